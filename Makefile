@@ -1,0 +1,79 @@
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+# Trust the certificates that the machine trusts, as pip does.
+export UV_SYSTEM_CERTS ?= true
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+# The uv on PATH if it runs, otherwise one that pip puts into the virtual environment.
+UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
+
+# make sim SEEDS=50000 runs that many seeds; make sim SEED=123 replays one of them.
+SEEDS ?= 1000
+SEED ?=
+# make test PYTEST_ARGS="-k claim" passes more to pytest.
+PYTEST_ARGS ?=
+# make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
+LOCK_ARGS ?=
+
+.PHONY: help setup demo test lint format bench sim lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Create .venv with the pinned dependencies and this project
+
+demo: $(STAMP) ## Watch a queue at work
+	$(BIN)/brigade demo
+
+test: lint ## Lint, then run the test suite
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check rules, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: $(STAMP) ## Fix what can be fixed, and format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure throughput and requests per message
+	$(BIN)/python -m bench
+
+sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
+	$(BIN)/brigade-sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS))
+
+lock: | $(BIN)/python $(UV) ## Write requirements.lock anew from pyproject.toml
+	$(UV) pip compile pyproject.toml --group dev --output-file requirements.lock \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --quiet $(LOCK_ARGS)
+
+clean: ## Remove .venv, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml requirements.lock | $(BIN)/python $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " \
+		+ sys.version.split()[0] + ": try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/uv: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
+
+# A uv that is on PATH needs no rule of its own.
+.PHONY: uv
+uv:

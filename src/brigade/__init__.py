@@ -1,0 +1,79 @@
+"""Brigade: a durable job queue that lives in a bucket.
+
+    with brigade.connect("file://./jobs") as hub:
+        tasks = hub.queue("tasks")
+        tasks.enqueue({"type": "email"})
+        for message in tasks.claim(limit=10, wait=5):
+            tasks.ack(message, result={"ok": True})
+"""
+
+from brigade._version import __version__
+from brigade.errors import (
+    BrigadeError,
+    ConfigError,
+    CorruptObject,
+    MessageNotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+    QueueNotFound,
+    QueuePaused,
+    StaleLease,
+    StoreUnavailable,
+)
+from brigade.events import Event
+from brigade.hub import AsyncHub, connect_async
+from brigade.machine import State
+from brigade.model import (
+    Ack,
+    Extend,
+    FailedMessage,
+    FailureInfo,
+    Lease,
+    Message,
+    MessageInfo,
+    Nack,
+    Receipt,
+    Release,
+    Stats,
+)
+from brigade.payload import NewMessage
+from brigade.policy import Backoff, Failure, QueuePolicy
+from brigade.queue import AsyncQueue
+from brigade.sync import Hub, Queue, connect
+
+__all__ = [
+    "Ack",
+    "AsyncHub",
+    "AsyncQueue",
+    "Backoff",
+    "BrigadeError",
+    "ConfigError",
+    "CorruptObject",
+    "Event",
+    "Extend",
+    "FailedMessage",
+    "Failure",
+    "FailureInfo",
+    "Hub",
+    "Lease",
+    "Message",
+    "MessageInfo",
+    "MessageNotFound",
+    "Nack",
+    "NewMessage",
+    "PayloadTooLarge",
+    "PermissionDenied",
+    "Queue",
+    "QueueNotFound",
+    "QueuePaused",
+    "QueuePolicy",
+    "Receipt",
+    "Release",
+    "StaleLease",
+    "State",
+    "Stats",
+    "StoreUnavailable",
+    "__version__",
+    "connect",
+    "connect_async",
+]

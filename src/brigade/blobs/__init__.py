@@ -1,0 +1,175 @@
+"""The port that a bucket stands on: a handful of conditional object operations, and the contract they keep.
+
+- **Atomic visibility.** An object is seen whole or not at all; a read returns the bytes of one write.
+- **Mutual exclusion.** Of many `Create`s of one key exactly one is applied; of many `Swap`s that expect one
+  etag exactly one is applied. Every successful write gives the key an etag that it did not have before.
+- **Consistent reads.** A `Get` or `List` that begins after a write was answered sees that write.
+- **Ordered listing.** `List` yields keys in byte order, strictly after `after`.
+- **Honest failure.** A write answers `CONFLICT` only if the condition did not hold when it was tried (or the
+  client library tried twice), `UNKNOWN` if it may or may not have been applied; the caller reads back.
+- **Deletes** are unconditional and may be repeated; `DeleteIf` removes a key only under the given etag.
+
+The protocol yields these operations; a driver performs them. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+__all__ = [
+    "CONFLICT",
+    "UNKNOWN",
+    "Blob",
+    "Blobs",
+    "Copy",
+    "Create",
+    "Delete",
+    "DeleteIf",
+    "Get",
+    "Item",
+    "List",
+    "Op",
+    "Page",
+    "Refused",
+    "Swap",
+    "WriteResult",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read an object: `Blob`, or None where there is none."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write an object that must not exist: its etag, or `Refused`."""
+
+    key: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Replace an object that must still have `etag`: its new etag, or `Refused`."""
+
+    key: str
+    body: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A page of keys that start with `prefix` and come after `after`."""
+
+    prefix: str
+    after: str = ""
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove these keys, whatever they hold; missing ones are fine."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIf:
+    """Remove a key if it still has `etag`: the etag, or `Refused`."""
+
+    key: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy an object inside the store; True, or False where there is no source."""
+
+    source: str
+    target: str
+
+
+Op = Get | Create | Swap | List | Delete | DeleteIf | Copy
+
+
+class Refused(Enum):
+    """Why a conditional write has no etag to show."""
+
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+CONFLICT = Refused.CONFLICT
+UNKNOWN = Refused.UNKNOWN
+WriteResult = str | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """An object as read: its bytes, its etag and when it was written, in milliseconds by the store's clock."""
+
+    body: bytes
+    etag: str
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object as listed."""
+
+    key: str
+    etag: str
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a listing; `more` says that it goes on after the last item."""
+
+    items: Sequence[Item]
+    more: bool
+
+
+class Blobs(Protocol):
+    """What a kind of storage implements. `perform` may be called from the loop at any time."""
+
+    listing_ttl: float
+    """For how many seconds a claimer may work from one listing before it lists again."""
+
+    poll_interval: float
+    """Seconds between looks of a waiting claimer, when nothing wakes it."""
+
+    async def perform(self, op: Op) -> object:
+        """Do one operation. Raises StoreUnavailable or PermissionDenied where the store doesn't answer."""
+        ...
+
+    def try_now(self, op: Op) -> object:
+        """The result at once, without waiting, or NotImplemented where the store must be waited for."""
+        ...
+
+    async def put_stream(self, key: str, chunks: AsyncIterator[bytes]) -> int:
+        """Create an object from a stream; nothing is visible until the stream has ended. Returns its size."""
+        ...
+
+    def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncIterator[bytes]:
+        """An object's bytes, in chunks. Raises MessageNotFound where there is none."""
+        ...
+
+    def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
+        """Call `wake(key)` when a key under `prefix` is written by anybody; returns how to stop, or None if it can't."""
+        ...
+
+    def requests(self) -> dict[str, int]:
+        """How many operations of each kind this process made."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of files, threads and connections."""
+        ...

@@ -1,0 +1,100 @@
+"""Told by the kernel: inotify through `watchfiles`, one watcher for a directory, shared by all subscribers."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["DirectoryWatch", "is_network_filesystem"]
+
+log = logging.getLogger("brigade")
+_NETWORK = {0x6969, 0xFF534D42, 0xFE534D42, 0x517B, 0x01021997, 0x65735546, 0x564C, 0x5346414F, 0x00C36400}
+"""statfs types of NFS, CIFS, SMB2, SMB, 9p, FUSE, NCP, AFS and Ceph: changes made elsewhere raise no event there."""
+
+
+def is_network_filesystem(path: str) -> bool:
+    """Whether the path is on a file system that doesn't tell of changes made by other machines."""
+    if not sys.platform.startswith("linux"):
+        return False
+    buffer = (ctypes.c_long * 64)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), ctypes.byref(buffer)) != 0:
+        return False
+    return (buffer[0] & 0xFFFFFFFF) in _NETWORK
+
+
+class DirectoryWatch:
+    """Calls subscribers when keys under their prefix appear or change. The thread runs only while somebody listens."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._subscribers: dict[int, tuple[str, Callable[[str], None]]] = {}
+        self._number = 0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._broken = False
+
+    def subscribe(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
+        """How to stop, or None where this system cannot watch: the caller polls."""
+        with self._lock:
+            if self._broken:
+                return None
+            self._number += 1
+            number = self._number
+            self._subscribers[number] = (prefix, wake)
+            os.makedirs(os.path.join(self._root, "q"), exist_ok=True)
+            if self._thread is None:
+                self._stop = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="brigade-watch", daemon=True
+                )
+                self._thread.start()
+        return lambda: self._unsubscribe(number)
+
+    async def close(self) -> None:
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout=2)
+
+    def _unsubscribe(self, number: int) -> None:
+        with self._lock:
+            self._subscribers.pop(number, None)
+
+    def _run(self, stop: threading.Event) -> None:
+        from watchfiles import watch
+
+        start = len(self._root) + 1
+        try:
+            changes: Any = watch(
+                os.path.join(self._root, "q"),
+                watch_filter=None,
+                debounce=10,
+                step=5,
+                stop_event=stop,
+                rust_timeout=1000,
+                yield_on_timeout=True,
+                raise_interrupt=False,
+                recursive=True,
+            )
+            for batch in changes:
+                if batch:
+                    self._tell([path[start:] for _, path in batch])
+        except Exception as error:
+            log.warning("cannot watch %s (%s); waiting claims fall back to polling", self._root, error)
+            self._broken = True
+            self._tell([prefix for prefix, _ in self._subscribers.values()])
+
+    def _tell(self, keys: list[str]) -> None:
+        with self._lock:
+            subscribers = list(self._subscribers.values())
+        for prefix, wake in subscribers:
+            for key in keys:
+                if key.startswith(prefix):
+                    wake(key)

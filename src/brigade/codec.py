@@ -1,0 +1,58 @@
+"""The envelope of every stored object: magic, kind, version and checksum, then msgpack.
+
+A truncated or bit-flipped object fails its checksum and is a `CorruptObject` that names it; an object of a
+newer version is told apart from a damaged one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from brigade.errors import BrigadeError, CorruptObject
+
+__all__ = ["Format"]
+
+T = TypeVar("T")
+_MAGIC = b"BG"
+_HEADER = struct.Struct("<2scBI")
+
+
+class Format(Generic[T]):
+    """How one kind of object is written and read."""
+
+    def __init__(self, kind: str, shape: type[T], *, version: int = 1) -> None:
+        self._kind = kind.encode()
+        self._version = version
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(shape)
+
+    def encode(self, value: T) -> bytes:
+        body = self._encoder.encode(value)
+        return _HEADER.pack(_MAGIC, self._kind, self._version, zlib.crc32(body)) + body
+
+    def decode(self, data: bytes, *, key: str) -> T:
+        if len(data) < _HEADER.size:
+            raise CorruptObject(key, f"it has {len(data)} bytes, fewer than its header needs")
+        magic, kind, version, checksum = _HEADER.unpack_from(data)
+        body = memoryview(data)[_HEADER.size :]
+        if magic != _MAGIC or kind != self._kind:
+            raise CorruptObject(key, f"it starts with {bytes(data[:3])!r}, not {(_MAGIC + self._kind)!r}")
+        if zlib.crc32(body) != checksum:
+            raise CorruptObject(key, "its checksum does not match: it was cut short or altered")
+        if version > self._version:
+            raise BrigadeError(
+                f"object {key!r} has format version {version}, newer than {self._version}; upgrade bucket-brigade to read it"
+            )
+        try:
+            return self._decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise CorruptObject(key, f"its contents do not fit ({error})") from None
+
+
+def plain(value: Any) -> bytes:
+    """JSON for objects that people and other programs read."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)

@@ -1,0 +1,394 @@
+"""The queue as async programs use it. The sync classes in `brigade.sync` are thin covers over these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from brigade.errors import ConfigError, QueuePaused, StaleLease
+from brigade.machine import State
+from brigade.model import (
+    Ack,
+    Extend,
+    FailedMessage,
+    Grant,
+    Lease,
+    Message,
+    MessageInfo,
+    Nack,
+    Receipt,
+    Release,
+    Settlement,
+    Stats,
+)
+from brigade.names import check_owner
+from brigade.payload import NewMessage, outgoing, outgoing_many, seconds
+from brigade.policy import QueuePolicy
+from brigade.stores import Settled
+
+if TYPE_CHECKING:
+    from brigade.hub import AsyncHub
+
+__all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result"]
+
+Result = Lease | State | StaleLease
+"""What became of one settlement: the new lease, the message's new state, or why it was refused."""
+
+MOST_CLAIMED = 10_000
+
+
+class AsyncQueue:
+    """A named line of messages. Made by `await hub.queue(name)`."""
+
+    def __init__(self, hub: AsyncHub, name: str, policy: QueuePolicy) -> None:
+        self._hub = hub
+        self._store = hub.store
+        self.name = name
+        self.policy = policy
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    async def enqueue(
+        self,
+        payload: Any,
+        *,
+        priority: int = 5,
+        delay: float = 0.0,
+        id: str | None = None,
+        group: str | None = None,
+        ttl: float | None = None,
+        max_attempts: int | None = None,
+        attributes: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+    ) -> Receipt:
+        """Add one message: bytes, text, JSON values, a file or an iterator of bytes. Returns when it is durable.
+
+        `priority` 0 is the most urgent, 9 the least. A message with an `id` that was enqueued before is not
+        added again: the receipt is the first one's, with `duplicate` set. Messages of one `group` are handed
+        out strictly in order, one at a time.
+        """
+        message = NewMessage(
+            payload=payload,
+            priority=priority,
+            delay=delay,
+            id=id,
+            group=group,
+            ttl=ttl,
+            max_attempts=max_attempts,
+            attributes=attributes,
+            correlation_id=correlation_id,
+            content_type=content_type,
+        )
+        receipts = await self._store.enqueue(self.name, [outgoing(message)])
+        self._tell_enqueued(receipts)
+        return receipts[0]
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        priority: int = 5,
+        delay: float = 0.0,
+        group: str | None = None,
+        ttl: float | None = None,
+        max_attempts: int | None = None,
+        attributes: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+    ) -> list[Receipt]:
+        """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
+        common = NewMessage(
+            payload=None,
+            priority=priority,
+            delay=delay,
+            group=group,
+            ttl=ttl,
+            max_attempts=max_attempts,
+            attributes=attributes,
+            correlation_id=correlation_id,
+            content_type=content_type,
+        )
+        messages = outgoing_many(list(payloads), common)
+        if not messages:
+            return []
+        receipts = await self._store.enqueue(self.name, messages)
+        self._tell_enqueued(receipts)
+        return receipts
+
+    async def claim(
+        self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none.
+
+        Raises QueuePaused if nothing was handed out because the queue is paused.
+        """
+        holder = self._hub.owner if owner is None else check_owner(owner)
+        length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_CLAIMED:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"limit is {limit!r}; use a whole number from 1 to {MOST_CLAIMED}")
+        deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
+        while True:
+            grants = await self._claim(limit, holder, length)
+            if grants:
+                messages = await self._load(grants)
+                if messages:
+                    self._tell_claimed(messages, grants)
+                    return messages
+            left = deadline - self._hub.clock.monotonic()
+            if left <= 0:
+                if await self._store.paused(self.name):
+                    raise QueuePaused(f"queue {self.name!r} is paused; call resume() to hand messages out again")
+                return []
+            await self._store.wait(self.name, left)
+
+    async def _claim(self, limit: int, owner: str, visibility: float) -> list[Grant]:
+        """A claim that is cancelled half-way gives back what it won."""
+        claiming = asyncio.ensure_future(
+            self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
+        )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self._hub.background(self._give_back(claiming))
+            raise
+
+    async def _give_back(self, claiming: asyncio.Future[list[Grant]]) -> None:
+        grants = await claiming
+        messages = await self._store.load(grants)
+        await self._store.settle(self.name, [Release(message) for message in messages])
+
+    async def _load(self, grants: Sequence[Grant]) -> list[Message]:
+        return [self._bound(message) for message in await self._store.load(grants)]
+
+    def _bound(self, message: Message) -> Message:
+        return message if message.body is not None else replace(message, opener=self._open)
+
+    def _open(self, message: Message) -> AsyncReader:
+        return AsyncReader(self._store.open_payload(self.name, message.ref))
+
+    async def ack(self, message: Message, *, result: Any = None) -> None:
+        """The work is done: the message is never delivered again. `result` is kept in history."""
+        await self._one(Ack(message, result))
+
+    async def nack(
+        self, message: Message, *, error: str | BaseException | None = None, delay: float | None = None, penalize: bool = True
+    ) -> State:
+        """The work failed. The message is retried after the policy's backoff, or `delay`, until its attempts are spent."""
+        answer = await self._one(Nack(message, _text(error), delay, penalize))
+        return answer if isinstance(answer, State) else State.READY
+
+    async def extend(self, message: Message, seconds: float | None = None) -> Lease:
+        """Hold the message for `seconds` from now, or for the policy's lease length."""
+        answer = await self._one(Extend(message, seconds))
+        assert isinstance(answer, Lease)
+        return answer
+
+    async def release(self, message: Message, *, delay: float = 0.0) -> None:
+        """Give the message back at once, without counting the attempt."""
+        await self._one(Release(message, delay))
+
+    async def ack_many(self, messages: Iterable[Message]) -> list[Result]:
+        """Ack many messages with few writes; one result each."""
+        return await self.settle([Ack(message) for message in messages])
+
+    async def settle(self, settlements: Iterable[Settlement]) -> list[Result]:
+        """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception."""
+        wanted = [_checked(settlement) for settlement in settlements]
+        if not wanted:
+            return []
+        answers = await self._store.settle(self.name, wanted)
+        self._tell_settled(wanted, answers)
+        return [_result(answer) for answer in answers]
+
+    async def _one(self, settlement: Settlement) -> Lease | State:
+        answer = (await self.settle([settlement]))[0]
+        if isinstance(answer, StaleLease):
+            raise answer
+        return answer
+
+    async def stats(self) -> Stats:
+        """How many messages are where."""
+        return await self._store.stats(self.name)
+
+    async def get(self, id: str) -> MessageInfo:
+        """A message by its id, waiting, in flight or ended."""
+        return await self._store.get(self.name, id)
+
+    async def peek(self, limit: int = 10) -> list[MessageInfo]:
+        """The messages that a claim would get now, without leasing them."""
+        return await self._store.peek(self.name, limit)
+
+    async def failed(self, limit: int = 1000) -> list[FailedMessage]:
+        """Messages that failed for good and are kept here, oldest first."""
+        return await self._store.failed(self.name, limit)
+
+    async def redrive(self, ids: Iterable[str] | None = None, *, limit: int = 1_000_000) -> int:
+        """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
+        return await self._store.redrive(self.name, None if ids is None else frozenset(ids), limit)
+
+    async def purge(self) -> int:
+        """Drop every message that is not in flight, and every parked failure; returns how many."""
+        return await self._store.purge(self.name)
+
+    async def pause(self) -> None:
+        """Hand nothing out until `resume`. What is in flight may still be settled."""
+        await self._store.pause(self.name)
+
+    async def resume(self) -> None:
+        await self._store.resume(self.name)
+
+    async def delete(self) -> None:
+        """Remove the queue and everything in it."""
+        await self._store.delete(self.name)
+
+    async def sweep(self) -> dict[str, int]:
+        """Finish what crashes left. Claimers do this by themselves, now and then."""
+        return await self._store.sweep(self.name)
+
+    def state(self, message: Message | MessageInfo) -> AsyncState:
+        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""
+        return AsyncState(self, message)
+
+    def _tell_enqueued(self, receipts: Sequence[Receipt]) -> None:
+        if self._hub.events.wanted("message-enqueued"):
+            for receipt in receipts:
+                if not receipt.duplicate:
+                    self._hub.events.emit(
+                        "message-enqueued", self.name, receipt.id, correlation_id=receipt.correlation_id
+                    )
+
+    def _tell_claimed(self, messages: Sequence[Message], grants: Sequence[Grant]) -> None:
+        events = self._hub.events
+        if not events.wanted("message-claimed") and not events.wanted("message-recovered"):
+            return
+        recovered = {f"{grant.segment}-{place}" for grant in grants for place in grant.recovered}
+        for message in messages:
+            common = {"attempt": message.attempt, "correlation_id": message.correlation_id}
+            if message.ref in recovered:
+                events.emit("message-recovered", self.name, message.id, **common)
+            events.emit("message-claimed", self.name, message.id, worker_id=message.lease.owner, **common)
+
+    def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | StaleLease]) -> None:
+        events = self._hub.events
+        if not any(map(events.wanted, ("message-completed", "message-retry", "message-dead", "message-outcome"))):
+            return
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if isinstance(answer, StaleLease) or isinstance(settlement, Extend | Release):
+                continue
+            message = settlement.message
+            common: dict[str, Any] = {"attempt": message.attempt, "correlation_id": message.correlation_id}
+            if isinstance(settlement, Ack):
+                status = "processed"
+                events.emit("message-completed", self.name, message.id, result=settlement.result, **common)
+            elif answer.state is State.READY:
+                status = "retrying"
+                events.emit(
+                    "message-retry",
+                    self.name,
+                    message.id,
+                    error=settlement.error,
+                    max_attempts=message.max_attempts,
+                    next_visible_at_ms=answer.due_at_ms,
+                    **common,
+                )
+            else:
+                status = "failed" if self.policy.failure.dead_letter_queue is None else "dead-lettered"
+                events.emit("message-dead", self.name, message.id, error=settlement.error, **common)
+            events.emit("message-outcome", self.name, message.id, status=status, **common)
+
+
+class AsyncReader:
+    """A large payload, read as it is needed: `async for chunk in reader`, or `await reader.read()`."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes, or all that is left; empty at the end."""
+        held = bytearray(self._rest)
+        while size < 0 or len(held) < size:
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                break
+            held += chunk
+        if size < 0:
+            self._rest = b""
+            return bytes(held)
+        self._rest = bytes(held[size:])
+        return bytes(held[:size])
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        closing = getattr(self._chunks, "aclose", None)
+        if closing is not None:
+            await closing()
+
+
+class AsyncState:
+    """Workflow state of one message. `save` succeeds only over what this handle has loaded or saved."""
+
+    def __init__(self, queue: AsyncQueue, message: Message | MessageInfo) -> None:
+        self._queue = queue
+        self._message = message
+        self._etag: str | None = None
+
+    async def load(self, default: Any = None) -> Any:
+        """The value last saved, or `default`."""
+        found = await self._queue._store.load_state(self._queue.name, self._message.ref)  # pyright: ignore[reportPrivateUsage]
+        if found is None:
+            self._etag = None
+            return default
+        value, self._etag = found
+        return msgspec.json.decode(value)
+
+    async def save(self, value: Any) -> None:
+        """Store a value. Raises StaleLease if somebody else saved since this handle loaded."""
+        try:
+            encoded = msgspec.json.encode(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"workflow state must be JSON values: {error}") from None
+        if len(encoded) > 1024 * 1024:
+            raise ConfigError(f"workflow state takes {len(encoded)} bytes; keep it under 1 MiB")
+        store = self._queue._store  # pyright: ignore[reportPrivateUsage]
+        self._etag = await store.save_state(
+            self._queue.name, self._message.ref, encoded, self._etag, self._message.correlation_id
+        )
+
+
+def _text(error: str | BaseException | None) -> str | None:
+    if isinstance(error, BaseException):
+        return f"{type(error).__name__}: {error}"
+    return error
+
+
+def _checked(settlement: object) -> Settlement:
+    if not isinstance(settlement, Ack | Nack | Extend | Release):
+        raise ConfigError(f"a settlement is Ack, Nack, Extend or Release, not {type(settlement).__name__}")
+    if not isinstance(settlement.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"settle a claimed Message, not {type(settlement.message).__name__}")
+    if isinstance(settlement, Extend) and settlement.seconds is not None:
+        seconds(settlement.seconds, "seconds", low=0.001)
+    if isinstance(settlement, Nack | Release) and settlement.delay is not None:
+        seconds(settlement.delay, "delay")
+    return settlement
+
+
+def _result(answer: Settled | StaleLease) -> Result:
+    if isinstance(answer, StaleLease):
+        return answer
+    return answer.lease if answer.lease is not None else answer.state

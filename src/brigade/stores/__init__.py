@@ -1,0 +1,109 @@
+"""What keeps messages. `Store` is the port that the bucket store implements and other stores will."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from brigade.errors import StaleLease
+from brigade.machine import State
+from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
+from brigade.policy import QueuePolicy
+
+__all__ = ["Outgoing", "Settled", "Store"]
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """A checked message on its way in. A payload too large to sit with others comes as a stream."""
+
+    payload: bytes | AsyncIterator[bytes]
+    content_type: str
+    priority: int = 5
+    delay: float = 0.0
+    id: str | None = None
+    group: str | None = None
+    ttl: float | None = None
+    max_attempts: int | None = None
+    attributes: dict[str, Any] | None = None
+    correlation_id: str | None = None
+
+
+class Settled(NamedTuple):
+    """How a message stands after a settlement; `lease` is set where it is still leased."""
+
+    state: State
+    lease: Lease | None
+    attempts: int
+    max_attempts: int
+    due_at_ms: int = 0
+
+
+class Store(Protocol):
+    """Queues of messages with exclusive leases. Every method obeys `brigade.machine` and the guarantees in the docs."""
+
+    async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
+        """The queue's policy, after creating the queue if need be. A policy that differs is a ConfigError."""
+        ...
+
+    async def queues(self) -> list[str]: ...
+
+    async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
+        """Make messages durable; returns when they are."""
+        ...
+
+    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        """Win leases on up to `limit` messages, without waiting and without reading payloads."""
+        ...
+
+    async def load(self, grants: Sequence[Grant]) -> list[Message]:
+        """Read the messages of grants, possibly won in another process."""
+        ...
+
+    async def wait(self, queue: str, seconds: float) -> None:
+        """Return when there may be something to claim, at the latest after `seconds`."""
+        ...
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
+        """Ack, nack, extend and release: one answer each, in order."""
+        ...
+
+    async def paused(self, queue: str) -> bool: ...
+
+    async def stats(self, queue: str) -> Stats: ...
+
+    async def peek(self, queue: str, limit: int) -> list[MessageInfo]: ...
+
+    async def get(self, queue: str, message_id: str) -> MessageInfo: ...
+
+    async def failed(self, queue: str, limit: int) -> list[FailedMessage]: ...
+
+    async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int: ...
+
+    async def purge(self, queue: str) -> int: ...
+
+    async def pause(self, queue: str) -> None: ...
+
+    async def resume(self, queue: str) -> None: ...
+
+    async def delete(self, queue: str) -> None: ...
+
+    async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None: ...
+
+    async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str: ...
+
+    def open_payload(self, queue: str, ref: str) -> AsyncIterator[bytes]:
+        """The bytes of a payload that is stored apart."""
+        ...
+
+    async def sweep(self, queue: str) -> dict[str, int]:
+        """Finish what crashes left; returns what was done."""
+        ...
+
+    def requests(self) -> dict[str, int]: ...
+
+    async def close(self) -> None:
+        """Finish what is under way, then let go."""
+        ...

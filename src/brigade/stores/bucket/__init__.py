@@ -1,0 +1,1 @@
+"""The bucket store: the queue protocol over conditional object operations, written sans I/O."""

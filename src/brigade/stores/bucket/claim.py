@@ -1,0 +1,289 @@
+"""Claim: list the candidates, win ledgers and lanes, then load what was won.
+
+Claiming and loading are two steps, possibly in two processes: a claim returns grants, which are plain data,
+and loading reads their segments. A message is delivered only from a segment that was read after its ledger
+was won; where the segment is gone, the ledger is an orphan and is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brigade.blobs import Create, Item, Swap
+from brigade.clock import FOREVER, to_ms
+from brigade.errors import QueueNotFound
+from brigade.model import Grant
+from brigade.stores.bucket.book import Book, Won
+from brigade.stores.bucket.accounts import read_ledger, read_segment, remember
+from brigade.stores.bucket.enqueue import specs_of
+from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.lanes import claim_lanes, drop_from_lane
+from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, list_page, reread, side_by_side, write
+from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
+from brigade.stores.bucket.wire import LEDGER, Entry, Ledger, Spec
+
+__all__ = ["Loaded", "claim", "load", "refresh"]
+
+WIDTH = 16
+SPREAD = 8
+ENOUGH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A grant with the messages it leases."""
+
+    grant: Grant
+    name: SegmentName
+    entries: list[Entry]
+
+
+def claim(
+    env: Env,
+    view: QueueView,
+    *,
+    limit: int,
+    owner: str,
+    visibility: float,
+    listing_ttl: float,
+    only_derived: bool = False,
+) -> Proto[list[Grant]]:
+    """Lease up to `limit` messages, head first. Lists again where the last listing is old or used up.
+
+    `only_derived` leaves everything alone but segments with derived names: dead letters among them.
+    """
+    fresh = False
+    now = env.clock.monotonic()
+    if view.listed_at is None or now - view.listed_at > listing_ttl or env.now() >= view.next_due:
+        yield from refresh(env, view)
+        fresh = True
+    while True:
+        if view.paused:
+            return []
+        won = yield from _walk(env, view, limit, owner, visibility, only_derived)
+        if view.unmoved:
+            yield from complete_moves(env, view)
+        if won or fresh:
+            return won
+        yield from refresh(env, view)
+        fresh = True
+
+
+def refresh(env: Env, view: QueueView) -> Proto[None]:
+    """List candidates and what is known of their ledgers."""
+    candidates = yield from _list_candidates(env, view)
+    listed: dict[SegmentName, Item] = {}
+    if candidates:
+        after = ""
+        while True:
+            page = yield from list_page(view.keys.ledgers, after)
+            for item in page.items:
+                name = view.keys.parse(item.key)
+                if name is not None:
+                    listed[name] = item
+            if not page.more or len(listed) >= 4 * ENOUGH:
+                break
+            after = page.items[-1].key
+    known: dict[SegmentName, KnownLedger] = {}
+    for name in candidates:
+        item, before = listed.get(name), view.ledgers.get(name)
+        if item is None:
+            continue
+        known[name] = before if before and before.etag == item.etag else KnownLedger(None, None, 0)
+    view.ledgers = known
+    view.entries = {name: entries for name, entries in view.entries.items() if name in known or name.lane}
+    if view.has_lanes:
+        yield from _list_lanes(view)
+    view.ended &= set(candidates)
+    view.candidates = [name for name in candidates if name not in view.ended]
+    view.listed_at = env.clock.monotonic()
+
+
+def _list_candidates(env: Env, view: QueueView) -> Proto[list[SegmentName]]:
+    """Segments with something due, in delivery order; skips what is not due yet without reading through it."""
+    keys, now = view.keys, env.now()
+    found: list[SegmentName] = []
+    paused = False
+    next_due = FOREVER
+    after = ""
+    while True:
+        page = yield from list_page(keys.segments, after)
+        skipped = -1
+        for item in page.items:
+            if item.key == keys.paused_flag:
+                paused = True
+            elif item.key == keys.lanes_flag:
+                view.has_lanes = True
+            name = keys.parse(item.key)
+            if name is None or name.priority == skipped:
+                continue
+            if name.due <= now:
+                found.append(name)
+                continue
+            next_due = min(next_due, name.due)
+            if not name.lifo:
+                skipped = name.priority
+        if not page.more or len(found) >= ENOUGH:
+            break
+        after = page.items[-1].key if skipped < 0 else f"{keys.segments}{skipped}/~"
+    view.paused, view.next_due = paused, next_due
+    return found
+
+
+def _list_lanes(view: QueueView) -> Proto[None]:
+    known: dict[str, KnownLane] = {}
+    after = ""
+    while True:
+        page = yield from list_page(view.keys.lanes, after)
+        for item in page.items:
+            lane = item.key[len(view.keys.lanes) :]
+            before = view.lanes.get(lane)
+            known[lane] = before if before and before.etag == item.etag else KnownLane(None, None, 0)
+        if not page.more:
+            break
+        after = page.items[-1].key
+    view.lanes = known
+
+
+def _walk(
+    env: Env, view: QueueView, limit: int, owner: str, visibility: float, only_derived: bool
+) -> Proto[list[Grant]]:
+    """Try candidates from the head, several at once; after a conflict spread out, so that claimers don't collide."""
+    won: list[Grant] = []
+    lease = to_ms(visibility)
+    if view.lanes and not only_derived:
+        won += yield from claim_lanes(env, view, limit=limit, owner=owner, lease=lease)
+    total = sum(map(len, won))
+    names, place = tuple(view.candidates), 0
+    if only_derived:
+        names = tuple(name for name in names if name.derived)
+    while total < limit and place < len(names):
+        batch: list[tuple[SegmentName, int]] = []
+        planned, now = total, env.now()
+        while place < len(names) and planned < limit and len(batch) < WIDTH:
+            name = names[place]
+            place += 1
+            known = view.ledgers.get(name)
+            if known is None or known.next_at <= now:
+                share = min(limit - planned, name.count)
+                planned += share
+                batch.append((name, share))
+        if not batch:
+            break
+        answers = yield from side_by_side(
+            [_claim_segment(env, view, name, share, owner, lease) for name, share in batch], WIDTH
+        )
+        won += [answer for answer in answers if isinstance(answer, Grant)]
+        total = sum(map(len, won))
+        for name, _ in batch:
+            known = view.ledgers.get(name)
+            if name in view.ended or (known is not None and known.next_at == FOREVER):
+                view.drop_candidate(name)
+        if "conflict" in answers and place < len(names):
+            place += env.ids.below(min(SPREAD, len(names) - place))
+    return won
+
+
+def _claim_segment(
+    env: Env, view: QueueView, name: SegmentName, limit: int, owner: str, lease: int
+) -> Proto[Grant | str | None]:
+    """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster."""
+    key = view.keys.ledger(name)
+    rules = view.rules(name)
+    token = env.ids.token()
+    known = view.ledgers.get(name)
+    current: tuple[Ledger, str] | None = None
+    if known is not None:
+        current = (known.ledger, known.etag) if known.ledger and known.etag else (yield from read_ledger(env, view, name))
+        if current is None:
+            view.forget(name)
+            return None
+    conflicts = 0
+    while True:
+        if current is None:
+            specs: list[Spec] | None = None
+            if name.special:
+                found = yield from read_segment(env, view, name)
+                if found is None:
+                    return None
+                specs = specs_of(found)
+            book = Book.fresh(name.count, specs)
+        else:
+            book = Book(current[0])
+        if current is not None and any(row.token == token for row in book.grants):
+            won = _mine(book, token, view, name)
+        else:
+            now = env.now()
+            won = None if book.final else book.claim(
+                limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules
+            )
+            if not book.changed:
+                view.ledgers[name] = KnownLedger(
+                    current[1] if current else None,
+                    current[0] if current else None,
+                    FOREVER if book.final else max(book.next_change(now, rules), now + 1),
+                )
+                return None
+            book.finalize()
+            ledger = book.close(env.ids.nonce())
+            op = Create(key, LEDGER.encode(ledger)) if current is None else Swap(key, LEDGER.encode(ledger), current[1])
+            answer = yield from write(env, op)
+            if isinstance(answer, Lost):
+                conflicts += 1
+                current = yield from reread(env, LEDGER, key, answer.current)
+                if current is None:
+                    view.forget(name)
+                    return "conflict"
+                remember(env, view, name, *current)
+                if conflicts > 1 and not answer.in_doubt:
+                    return "conflict"
+                continue
+            remember(env, view, name, ledger, answer, ours=True)
+        if won is None:
+            return None
+        return Grant(
+            view.keys.queue,
+            str(name),
+            token,
+            won.row.version,
+            owner,
+            won.row.expires,
+            tuple(won.members),
+            tuple(won.attempts),
+            tuple(won.max_attempts),
+            tuple(won.recovered),
+        )
+
+
+def _mine(book: Book, token: str, view: QueueView, name: SegmentName) -> Won | None:
+    """The grant that a doubtful write of ours did make."""
+    members = [place for place in range(len(book.states)) if book.holds(place, token)]
+    if not members:
+        return None
+    row = book.grants[book.leases[members[0]]]
+    limits = [book.max_attempts(place, view.rules(name)) for place in members]
+    return Won(row, members, [book.attempts[place] for place in members], limits, [])
+
+
+def load(env: Env, view: QueueView, grants: Sequence[Grant]) -> Proto[list[Loaded]]:
+    """Read the segments of won grants. What is gone is left out, and its orphaned ledger deleted."""
+    loaded = yield from side_by_side([_load_one(env, view, grant) for grant in grants], WIDTH)
+    return [item for item in loaded if item is not None]
+
+
+def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
+    name = SegmentName.parse(grant.segment)
+    if name is None:
+        raise QueueNotFound(f"grant names segment {grant.segment!r}, which is not one; was it made by this version?")
+    entries = yield from read_segment(env, view, name)
+    if entries is None:
+        if name.lane:
+            yield from drop_from_lane(env, view, [name])
+        else:
+            yield from delete([view.keys.ledger(name)])
+        return None
+    view.entries[name] = entries
+    return Loaded(grant, name, [entry for place in grant.members if (entry := entries[place]) is not None])
+

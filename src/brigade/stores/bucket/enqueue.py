@@ -1,0 +1,298 @@
+"""Enqueue: segments, the lanes they join, and the markers of messages with an id of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brigade.blobs import Create, Swap
+from brigade.errors import CorruptObject, StoreUnavailable
+from brigade.stores.bucket.history import ended_since
+from brigade.stores.bucket.keys import SegmentName, lane_name, parse_message_ref
+from brigade.stores.bucket.steps import (
+    MOST_TRIES,
+    Env,
+    Lost,
+    Proto,
+    Sleep,
+    copy,
+    get,
+    read,
+    reread,
+    side_by_side,
+    write,
+)
+from brigade.stores.bucket.view import KnownLane, QueueView
+from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, Spec
+
+__all__ = ["Draft", "Enqueued", "enqueue", "ensure_appended", "publish", "specs_of"]
+
+GIVE_UP_AFTER = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked message on its way in. `planned` is set where its payload already lies in a blob."""
+
+    entry: Entry
+    planned: SegmentName | None = None
+
+    @property
+    def special(self) -> bool:
+        entry = self.entry
+        return bool(entry.due or entry.ttl is not None or entry.max_attempts or entry.own_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Where a message lies, and whether it had been there before."""
+
+    ref: str
+    correlation: str
+    duplicate: bool = False
+
+
+def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Enqueued]]:
+    """Make messages durable, in as few segments as their priorities, lanes and kinds allow."""
+    results: list[Enqueued | None] = [None] * len(drafts)
+    batches = _batches(env, view, drafts)
+    answers = yield from side_by_side([_write_batch(env, view, name, [drafts[i] for i in places]) for name, places in batches])
+    for (_, places), answer in zip(batches, answers, strict=True):
+        for place, enqueued in zip(places, answer, strict=True):
+            results[place] = enqueued
+    return [result for result in results if result is not None]
+
+
+def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[SegmentName, list[int]]]:
+    """Which drafts share a segment: same priority, same lane, all plain or all special, within the size limits."""
+    policy = view.policy
+    groups: dict[tuple[int, str, bool, SegmentName | None], list[int]] = {}
+    for place, draft in enumerate(drafts):
+        strict = policy.ordering_guarantee or draft.entry.group is not None
+        lane = lane_name(draft.entry.group) if strict else ""
+        kind = (0 if lane else draft.entry.priority, lane, not lane and draft.special, draft.planned)
+        groups.setdefault(kind, []).append(place)
+    batches: list[tuple[SegmentName, list[int]]] = []
+    for (priority, lane, special, planned), places in groups.items():
+        if planned is not None:
+            batches.append((planned, places))
+            continue
+        if special:
+            places.sort(key=lambda place: drafts[place].entry.due)
+        for chunk in _chunks(places, drafts, policy.segment_messages, policy.segment_bytes):
+            name = SegmentName.make(
+                env.ids,
+                now=env.now(),
+                due=min(drafts[place].entry.due for place in chunk),
+                priority=priority,
+                lane=lane,
+                count=len(chunk),
+                lifo=policy.ordering == "lifo",
+                special=special,
+            )
+            batches.append((name, chunk))
+    return batches
+
+
+def _chunks(places: list[int], drafts: Sequence[Draft], most: int, most_bytes: int) -> list[list[int]]:
+    chunks: list[list[int]] = [[]]
+    size = 0
+    for place in places:
+        added = len(drafts[place].entry.payload or b"") + 64
+        if chunks[-1] and (len(chunks[-1]) == most or size + added > most_bytes):
+            chunks.append([])
+            size = 0
+        chunks[-1].append(place)
+        size += added
+    return chunks
+
+
+def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[Draft]) -> Proto[list[Enqueued]]:
+    started = env.clock.monotonic()
+    while True:
+        segment_id = str(name)
+        refs = [f"{segment_id}-{place}" for place in range(len(drafts))]
+        found: list[Enqueued | None] = [None] * len(drafts)
+        entries: list[Entry | None] = [draft.entry for draft in drafts]
+        own = [place for place, draft in enumerate(drafts) if draft.entry.own_id is not None]
+        if own:
+            marks = yield from side_by_side(
+                [_reserve(env, view, drafts[place].entry, refs[place]) for place in own]
+            )
+            for place, mark in zip(own, marks, strict=True):
+                found[place] = mark
+                if mark is not None:
+                    entries[place] = None
+        if any(entry is not None for entry in entries):
+            published = yield from publish(env, view, name, entries, started)
+            if not published:
+                name = _renamed(env, view, name)
+                apart = [place for place, entry in enumerate(entries) if entry is not None and entry.payload is None]
+                yield from side_by_side(
+                    [copy(view.keys.blob(refs[place]), view.keys.blob(f"{name}-{place}")) for place in apart]
+                )
+                continue
+        return [
+            known or Enqueued(ref, draft.entry.correlation or draft.entry.own_id or ref)
+            for known, ref, draft in zip(found, refs, drafts, strict=True)
+        ]
+
+
+def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
+    return SegmentName.make(
+        env.ids,
+        now=env.now(),
+        due=name.due,
+        priority=name.priority,
+        lane=name.lane,
+        count=name.count,
+        lifo=view.policy.ordering == "lifo",
+        special=name.special,
+    )
+
+
+def publish(
+    env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], started: float
+) -> Proto[bool]:
+    """Create the segment and, in a lane, append it. False where the name was taken by somebody who fenced it off.
+
+    A segment that is not there after a doubtful write may have been written, worked off and deleted: history
+    tells, because it is written before a segment is deleted.
+    """
+    key = view.keys.segment(name)
+    body = SEGMENT.encode(Segment(env.ids.nonce(), entries))
+    first = next(place for place, entry in enumerate(entries) if entry is not None)
+    give_up_late(env, started)
+    answer = yield from write(env, Create(key, body), retry_absent=False)
+    for attempt in range(MOST_TRIES):
+        if not isinstance(answer, Lost):
+            break
+        if answer.current is not None:
+            return False
+        ended = yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)
+        if ended:
+            return True
+        yield Sleep(env.ids.uniform(0, min(0.05 * 2**attempt, 5)))
+        answer = yield from write(env, Create(key, body), retry_absent=False)
+    else:
+        raise StoreUnavailable(f"the store kept failing to write {key!r}; check it and try again")
+    if name.lane:
+        yield from ensure_appended(env, view, name, entries, started)
+    else:
+        view.add_candidate(name)
+    return True
+
+
+def give_up_late(env: Env, started: float) -> None:
+    """Whoever writes in two steps stops after ten minutes: what is an hour old is then nobody's any more."""
+    if env.clock.monotonic() - started > GIVE_UP_AFTER:
+        raise StoreUnavailable("the enqueue took over ten minutes and was given up; nothing became visible, try again")
+
+
+def specs_of(entries: Sequence[Entry | None]) -> list[Spec] | None:
+    """What a ledger must know of messages that have limits of their own; None where none has."""
+    if not any(e is None or e.due or e.ttl is not None or e.max_attempts for e in entries):
+        return None
+    return [
+        Spec(hole=True) if entry is None else Spec(entry.due, _lapse(entry), entry.max_attempts) for entry in entries
+    ]
+
+
+def _lapse(entry: Entry) -> int | None:
+    return None if entry.ttl is None else max(entry.due, entry.enqueued) + entry.ttl
+
+
+def ensure_appended(
+    env: Env, view: QueueView, name: SegmentName, entries: Sequence[Entry | None], started: float
+) -> Proto[None]:
+    """Append the segment to its lane unless it is there. Appending twice is harmless: a segment that has ended is gone."""
+    yield from announce_lanes(env, view)
+    key = view.keys.lane(name.lane)
+    segment_id = str(name)
+    priority = min((entry.priority for entry in entries if entry is not None), default=5)
+    added = LaneEntry(segment_id, priority, specs_of(entries))
+    known = view.lanes.get(name.lane)
+    current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None
+    if current is None:
+        current = yield from read(env, LANE, key)
+    while True:
+        give_up_late(env, started)
+        if current is None:
+            group = next((entry.group for entry in entries if entry is not None), None)
+            lane = Lane(env.ids.nonce(), group, view.policy.ordering == "lifo", [added])
+            answer = yield from write(env, Create(key, LANE.encode(lane)))
+        else:
+            before, etag = current
+            if any(entry.segment == segment_id for entry in before.entries):
+                view.lanes[name.lane] = KnownLane(etag, before, 0)
+                return
+            lane = Lane(env.ids.nonce(), before.group, before.lifo, [*before.entries, added])
+            answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
+        if not isinstance(answer, Lost):
+            view.lanes[name.lane] = KnownLane(answer, lane, 0)
+            return
+        current = yield from reread(env, LANE, key, answer.current)
+
+
+def announce_lanes(env: Env, view: QueueView) -> Proto[None]:
+    """Show in the candidate listing that the queue has lanes, once for each process."""
+    if not view.announced_lanes:
+        if not view.has_lanes:
+            yield from write(env, Create(view.keys.lanes_flag, env.ids.nonce().encode()))
+        view.announced_lanes = view.has_lanes = True
+
+
+def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Enqueued | None]:
+    """Take the user's id for `ref`: None, or where the message with that id already lies."""
+    own_id = entry.own_id or ""
+    key = view.keys.marker(own_id)
+    mine = Marker(env.ids.nonce(), own_id, ref, env.now(), entry.correlation or own_id)
+    answer = yield from write(env, Create(key, MARKER.encode(mine)))
+    while isinstance(answer, Lost):
+        try:
+            current = yield from reread(env, MARKER, key, answer.current)
+        except CorruptObject:
+            blob = yield from get(key)
+            current = None if blob is None else (Marker("", own_id, "", 0, own_id), blob.etag)
+        if current is None:
+            answer = yield from write(env, Create(key, MARKER.encode(mine)))
+            continue
+        marker, etag = current
+        if marker.ref == ref:
+            return None
+        written = marker.done or (yield from _was_written(env, view, marker))
+        if written:
+            return Enqueued(marker.ref, marker.correlation, duplicate=True)
+        mine = Marker(env.ids.nonce(), own_id, ref, env.now(), mine.correlation)
+        answer = yield from write(env, Swap(key, MARKER.encode(mine), etag))
+    return None
+
+
+def _was_written(env: Env, view: QueueView, marker: Marker) -> Proto[bool]:
+    """Whether the message that an unfinished marker plans is there; if not, see to it that it never will be.
+
+    The marker's maker may be slow, or dead. Taking the planned segment's name with a void one decides it: a
+    create-only write has one winner. A segment in a lane may lack its place there, which is made good here.
+    """
+    planned = parse_message_ref(marker.ref)
+    if planned is None:
+        return False
+    name, place = planned
+    key = view.keys.segment(name)
+    found = yield from read(env, SEGMENT, key)
+    if found is None:
+        void = Segment(env.ids.nonce(), [], void=True)
+        answer = yield from write(env, Create(key, SEGMENT.encode(void)))
+        if not isinstance(answer, Lost):
+            return False
+        found = yield from reread(env, SEGMENT, key, answer.current)
+        if found is None:
+            return True
+    segment, _ = found
+    if segment.void or segment.entries[place] is None:
+        return False
+    if name.lane:
+        again = yield from get(key)
+        if again is not None:
+            yield from ensure_appended(env, view, name, segment.entries, env.clock.monotonic())
+    return True

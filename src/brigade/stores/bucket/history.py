@@ -1,0 +1,174 @@
+"""History: the durable record of finished messages, as gzipped JSON lines that any tool can read.
+
+It is written before a segment is deleted and may be written twice by two finishers, so readers keep one
+record for each id. File names carry the counts, so that statistics need no reads.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence, Set
+from typing import Any
+
+import msgspec
+
+from brigade.blobs import Create
+from brigade.model import FailureInfo
+from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
+from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName
+from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
+from brigade.stores.bucket.wire import Entry, Ledger
+
+__all__ = ["Attempt", "Record", "ended_since", "read_records", "records_of", "write_history"]
+
+SKEW = 600_000
+OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
+_encoder = msgspec.json.Encoder()
+
+
+class Attempt(msgspec.Struct, gc=False):
+    """One lease of a message: who held it, when, and how it ended."""
+
+    version: int
+    owner: str
+    claimed_at: int
+    ended_at: int
+    how: str
+    error: str | None = None
+
+
+class Record(msgspec.Struct, gc=False):
+    """One finished message. Times are milliseconds since the epoch by the store's clock."""
+
+    id: str
+    ref: str
+    queue: str
+    outcome: str
+    priority: int
+    enqueued_at: int
+    due_at: int
+    finished_at: int
+    attempts: list[Attempt]
+    counted: int
+    max_attempts: int
+    content_type: str
+    size: int
+    correlation_id: str
+    group: str | None = None
+    attributes: dict[str, Any] | None = None
+    reason: str | None = None
+    error: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    dead_letter_queue: str | None = None
+    origin: FailureInfo | None = None
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def records_of(queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[Entry | None], default_max: int) -> list[Record]:
+    """The history of a final ledger; purged messages leave none."""
+    grants = {grant.version: grant for grant in reversed(ledger.grants)}
+    attempts: dict[int, list[Attempt]] = {}
+    for end in ledger.ends:
+        grant = grants.get(end.version)
+        if grant is not None:
+            shared = Attempt(end.version, grant.owner, grant.claimed, end.at, end.how, end.error)
+            for place in from_runs(end.runs):
+                attempts.setdefault(place, []).append(shared)
+    targets = {place: (move.target, move.at) for move in ledger.moves for place in move.members}
+    counted = memoryview(ledger.attempts).cast("H")
+    segment_id = str(name)
+    records: list[Record] = []
+    for place, entry in enumerate(entries):
+        state = ledger.states[place]
+        if entry is None or state == PURGED or state <= LEASED:
+            continue
+        ref = f"{segment_id}-{place}"
+        log = attempts.get(place) or []
+        target, failed_at = targets.get(place, (None, 0))
+        reason, error = ledger.reasons.get(place, (None, None))
+        own_max = ledger.specs[place].max_attempts if ledger.specs else None
+        record = Record(
+            entry.own_id or ref,
+            ref,
+            queue,
+            OUTCOMES[state],
+            entry.priority,
+            entry.enqueued,
+            max(entry.due, entry.enqueued),
+            failed_at or (log[-1].ended_at if log else entry.enqueued),
+            log,
+            counted[place],
+            own_max or default_max,
+            entry.content_type,
+            entry.size,
+            entry.correlation or entry.own_id or ref,
+            entry.group,
+            entry.attributes,
+            reason,
+            error,
+            dead_letter_queue=target,
+            origin=entry.failure,
+        )
+        if ledger.results:
+            result = ledger.results.get(place)
+            if result is not None:
+                record.result = msgspec.Raw(result)
+        records.append(record)
+    return records
+
+
+def write_history(env: Env, keys: QueueKeys, records: Sequence[Record]) -> Proto[None]:
+    """Store finished messages in one file."""
+    if not records:
+        return
+    counts = {"processed": 0, "failed": 0, "dead-lettered": 0}
+    for record in records:
+        counts[record.outcome] += 1
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    body = packer.compress(_encoder.encode_lines(records)) + packer.flush()
+    while True:
+        key = keys.history_file(
+            env.now(),
+            env.ids.nonce(),
+            succeeded=counts["processed"],
+            failed=counts["failed"],
+            dead=counts["dead-lettered"],
+        )
+        answer = yield from write(env, Create(key, body))
+        if not isinstance(answer, Lost):
+            return
+
+
+def read_records(body: bytes) -> list[Record]:
+    """The records of one history file."""
+    return [_decoder.decode(line) for line in zlib.decompress(body, 31).splitlines()]
+
+
+def ended_since(env: Env, keys: QueueKeys, refs: Set[str], since: int, *, most_files: int = 0) -> Proto[dict[str, Record]]:
+    """Which of the messages history knows to have ended; looks at files written since then, oldest first."""
+    found: dict[str, Record] = {}
+    after = keys.history_after(since - SKEW)
+    looked = 0
+    while True:
+        page = yield from list_page(keys.history, after)
+        for item in page.items:
+            if HistoryName.parse(item.key) is None:
+                continue
+            blob = yield from get(item.key)
+            if blob is not None:
+                found.update((record.ref, record) for record in _records_or_none(blob.body) if record.ref in refs)
+            looked += 1
+            if len(found) == len(refs) or looked == most_files:
+                return found
+        if not page.more:
+            return found
+        after = page.items[-1].key
+
+
+def _records_or_none(body: bytes) -> list[Record]:
+    try:
+        return read_records(body)
+    except (zlib.error, msgspec.DecodeError):
+        return []

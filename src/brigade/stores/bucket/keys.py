@@ -1,0 +1,194 @@
+"""Where everything lies in the bucket. Every key is built here, from checked names only.
+
+    q/<queue>/policy.json                      the policy
+    q/<queue>/seg/!paused, seg/!lanes          flags that every candidate listing shows for free
+    q/<queue>/seg/<p>/<order>-<uid>-<n>        segments; p = priority digit (0 first)
+    q/<queue>/led/<p>/<order>-<uid>-<n>        their ledgers
+    q/<queue>/lane/<lane>                      lanes: ordered segments of a strict queue or a group, with leases
+    q/<queue>/lseg/<lane>/<order>-<uid>-<n>    the segments of a lane
+    q/<queue>/failed/<segment>-<move>          parked failures
+    q/<queue>/blob/<message>                   payloads too large for a segment
+    q/<queue>/state/<message>                  workflow state
+    q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
+    q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
+    corrupt/<key>                              damaged objects, set aside
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from brigade.clock import FOREVER
+from brigade.ids import Ids, digest
+from brigade.names import check_queue_name
+
+__all__ = ["QueueKeys", "SegmentName", "lane_name", "parse_message_ref"]
+
+STRICT_LANE = "0" * 16
+_SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[fld][ps])-([0-9]{1,5})")
+_HISTORY = re.compile(r"([0-9]{14})-([0-9a-f]+)-([0-9]+)s([0-9]+)f([0-9]+)d\.jsonl\.gz")
+
+
+def lane_name(group: str | None) -> str:
+    """The key name of a group's lane; None is the one lane of a strict queue."""
+    return STRICT_LANE if group is None else digest("group", group)
+
+
+class SegmentName(NamedTuple):
+    """A segment's name says where it lies, when it is due, how many messages it has and whether it is special.
+
+    `uid` is a sequence number within the millisecond, randomness, then two letters. The first: `f` or `l` for
+    the direction of time (lifo counts it backwards), `d` for a derived name: a step that may be repeated makes
+    the same one, so the segment is voided, not deleted, when it ends, and the sweeper takes the void away an
+    hour later. The second: `p` plain, or `s` special: some message has its own due time, ttl, attempts or
+    id, so a claimer reads the segment before it makes the ledger.
+    """
+
+    priority: int
+    lane: str
+    order: int
+    uid: str
+    count: int
+
+    @classmethod
+    def make(
+        cls, ids: Ids, *, now: int, due: int, priority: int, lane: str, count: int, lifo: bool, special: bool
+    ) -> SegmentName:
+        moment, sequence = ids.tick(now)
+        order = max(due, moment)
+        if lifo:
+            order, sequence = FOREVER - order, 0xFFFF - sequence
+        uid = f"{sequence:04x}{ids.bits(48):012x}{'l' if lifo else 'f'}{'s' if special else 'p'}"
+        return cls(priority, lane, order, uid, count)
+
+    @classmethod
+    def derive(cls, *parts: str, at: int, priority: int, lane: str, count: int, special: bool = False) -> SegmentName:
+        """A name that follows from the parts, so that whoever repeats the step makes the same one."""
+        uid = f"0000{digest(*parts, size=6)}d{'s' if special else 'p'}"
+        return cls(priority, lane, at, uid, count)
+
+    @classmethod
+    def parse(cls, text: str) -> SegmentName | None:
+        found = _SEGMENT.fullmatch(text)
+        if found is None:
+            return None
+        priority, lane, order, uid, count = found.groups()
+        return cls(int(priority or 0), lane or "", int(order), uid, int(count))
+
+    def __str__(self) -> str:
+        where = f"g{self.lane}" if self.lane else f"{self.priority}"
+        return f"{where}-{self.order:014d}-{self.uid}-{self.count}"
+
+    @property
+    def lifo(self) -> bool:
+        return self.uid[-2] == "l"
+
+    @property
+    def derived(self) -> bool:
+        return self.uid[-2] == "d"
+
+    @property
+    def special(self) -> bool:
+        return self.uid[-1] == "s"
+
+    @property
+    def due(self) -> int:
+        """When its earliest message is due, in milliseconds."""
+        return FOREVER - self.order if self.lifo else self.order
+
+
+def parse_message_ref(ref: str) -> tuple[SegmentName, int] | None:
+    """A message's segment and index from its generated id; None where it isn't one."""
+    head, _, tail = ref.rpartition("-")
+    name = SegmentName.parse(head)
+    if name is None or not tail.isascii() or not tail.isdigit() or len(tail) > 5 or int(tail) >= name.count:
+        return None
+    return name, int(tail)
+
+
+class HistoryName(NamedTuple):
+    """A history file's name: when it was written and how many messages ended how."""
+
+    key: str
+    at: int
+    succeeded: int
+    failed: int
+    dead: int
+
+    @classmethod
+    def parse(cls, key: str) -> HistoryName | None:
+        found = _HISTORY.fullmatch(key.rpartition("/")[2])
+        if found is None:
+            return None
+        at, _, succeeded, failed, dead = found.groups()
+        return cls(key, int(at), int(succeeded), int(failed), int(dead))
+
+
+class QueueKeys:
+    """The keys of one queue."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = check_queue_name(queue)
+        self.root = f"q/{queue}/"
+        self.policy = f"{self.root}policy.json"
+        self.segments = f"{self.root}seg/"
+        self.ledgers = f"{self.root}led/"
+        self.lanes = f"{self.root}lane/"
+        self.lane_segments = f"{self.root}lseg/"
+        self.failed = f"{self.root}failed/"
+        self.blobs = f"{self.root}blob/"
+        self.states = f"{self.root}state/"
+        self.markers = f"{self.root}ids/"
+        self.history = f"{self.root}hist/"
+        self.paused_flag = f"{self.segments}!paused"
+        self.lanes_flag = f"{self.segments}!lanes"
+
+    def segment(self, name: SegmentName) -> str:
+        if name.lane:
+            return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.count}"
+        return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.count}"
+
+    def ledger(self, name: SegmentName) -> str:
+        """The object that records the segment's leases: a ledger of its own, or its lane."""
+        if name.lane:
+            return self.lanes + name.lane
+        return f"{self.ledgers}{name.priority}/{name.order:014d}-{name.uid}-{name.count}"
+
+    def lane(self, lane: str) -> str:
+        return self.lanes + lane
+
+    def blob(self, ref: str) -> str:
+        return self.blobs + ref
+
+    def state(self, ref: str) -> str:
+        return self.states + ref
+
+    def marker(self, own_id: str) -> str:
+        return self.markers + digest("id", own_id, size=16)
+
+    def parked(self, name: SegmentName, move: int) -> str:
+        return f"{self.failed}{name}-m{move}"
+
+    def history_file(self, at: int, uid: str, *, succeeded: int, failed: int, dead: int) -> str:
+        day = datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d")
+        return f"{self.history}date={day}/{at:014d}-{uid}-{succeeded}s{failed}f{dead}d.jsonl.gz"
+
+    def history_after(self, at: int) -> str:
+        """A key that comes before every history file written at `at` or later."""
+        day = datetime.fromtimestamp(max(at, 0) / 1000, UTC).strftime("%Y-%m-%d")
+        return f"{self.history}date={day}/{max(at, 0):014d}"
+
+    def parse(self, key: str) -> SegmentName | None:
+        """The segment whose segment or ledger key this is."""
+        if key.startswith(self.lane_segments):
+            return SegmentName.parse("g" + key[len(self.lane_segments) :].replace("/", "-", 1))
+        for prefix in (self.segments, self.ledgers):
+            if key.startswith(prefix):
+                return SegmentName.parse(key[len(prefix) :].replace("/", "-", 1))
+        return None
+
+
+def corrupt_key(key: str) -> str:
+    return f"corrupt/{key}"

@@ -1,0 +1,192 @@
+"""Strict order: only the head of a lane can be leased, and it blocks the rest until it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brigade.blobs import DeleteIf, Swap
+from brigade.clock import FOREVER
+from brigade.model import Grant
+from brigade.stores.bucket.accounts import note, read_lane, remember_lane, with_ledger
+from brigade.stores.bucket.book import LEASED, READY, Book, Won
+from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.steps import Env, Lost, Proto, reread, side_by_side, write
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
+
+__all__ = ["claim_lanes", "drop_from_lane", "head_of"]
+
+WIDTH = 16
+
+
+def claim_lanes(env: Env, view: QueueView, *, limit: int, owner: str, lease: int) -> Proto[list[Grant]]:
+    """Lease the heads of up to `limit` lanes, the most urgent and the oldest first."""
+    now = env.now()
+    open_lanes = [lane for lane, known in view.lanes.items() if known.next_at <= now]
+    unread = [lane for lane in open_lanes if view.lanes[lane].lane is None]
+    yield from side_by_side([read_lane(env, view, lane) for lane in unread], WIDTH)
+    open_lanes = [lane for lane in open_lanes if lane in view.lanes]
+    open_lanes.sort(key=lambda lane: _urgency(view.lanes[lane].lane))
+    won: list[Grant] = []
+    for start in range(0, len(open_lanes), WIDTH):
+        batch = open_lanes[start : start + min(WIDTH, limit - len(won))]
+        if not batch:
+            break
+        answers = yield from side_by_side([_claim_head(env, view, lane, owner, lease) for lane in batch], WIDTH)
+        won += [answer for answer in answers if answer is not None]
+    return won
+
+
+def _urgency(lane: Lane | None) -> tuple[int, str]:
+    if lane is None or not lane.entries:
+        return (10, "")
+    first = lane.entries[-1 if lane.lifo else 0]
+    return (first.priority, first.segment.split("-", 1)[1])
+
+
+def head_of(lane: Lane) -> tuple[LaneEntry, Ledger, int] | None:
+    """The one message that may be leased next: the first, in the lane's order, that has not ended."""
+    for entry in reversed(lane.entries) if lane.lifo else lane.entries:
+        name = SegmentName.parse(entry.segment)
+        if name is None:
+            continue
+        ledger = entry.ledger or Book.fresh(name.count, entry.specs).close("")
+        open_places = [place for place, state in enumerate(ledger.states) if state in (READY, LEASED)]
+        if open_places:
+            return entry, ledger, open_places[-1 if lane.lifo else 0]
+    return None
+
+
+def _leased_until(lane: Lane) -> int:
+    """When the last live lease in the lane runs out; 0 where nothing is leased."""
+    until = 0
+    for entry in lane.entries:
+        if entry.ledger is None or LEASED not in entry.ledger.states:
+            continue
+        rows = memoryview(entry.ledger.leases).cast("H")
+        for place, state in enumerate(entry.ledger.states):
+            if state == LEASED:
+                until = max(until, entry.ledger.grants[rows[place]].expires)
+    return until
+
+
+def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: int) -> Proto[Grant | None]:
+    key = view.keys.lane(lane_name)
+    known = view.lanes.get(lane_name)
+    current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None
+    if current is None:
+        current = yield from read_lane(env, view, lane_name)
+    token = env.ids.token()
+    while current is not None:
+        lane, etag = current
+        mine = _granted(lane, token)
+        if mine is not None:
+            return _grant(view, mine[0], mine[1], owner)
+        changed, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease)
+        if not changed:
+            view.lanes[lane_name].next_at = next_at
+            return None
+        lane = with_ledger(lane, changed, env.ids.nonce())
+        answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
+        if isinstance(answer, Lost):
+            current = yield from reread(env, LANE, key, answer.current)
+            if current is None:
+                view.lanes.pop(lane_name, None)
+            else:
+                remember_lane(view, lane_name, *current)
+                if not answer.in_doubt and _leased_until(current[0]) > env.now():
+                    return None
+            continue
+        remember_lane(view, lane_name, lane, answer)
+        for segment, ledger in changed.items():
+            name = SegmentName.parse(segment)
+            if name is not None:
+                note(view, name, ledger, ours=True)
+        if won is None:
+            return None
+        view.lanes[lane_name].next_at = won[1].row.expires
+        return _grant(view, won[0], won[1], owner)
+    return None
+
+
+def _decide(
+    env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int
+) -> tuple[dict[str, Ledger], tuple[str, Won] | None, int]:
+    """Lease the head, after ending heads that have lapsed or are spent. Returns changed ledgers, what was won, next look."""
+    changed: dict[str, Ledger] = {}
+    now = env.now()
+    until = _leased_until(lane)
+    if until > now:
+        return changed, None, until
+    while True:
+        head = head_of(with_ledger(lane, changed, ""))
+        if head is None:
+            return changed, None, FOREVER
+        entry, ledger, place = head
+        name = SegmentName.parse(entry.segment)
+        assert name is not None
+        book = Book(ledger)
+        won = book.claim(
+            limit=1, now=now, expires=now + lease, token=token, owner=owner, rules=view.rules(name), only=place
+        )
+        if not book.changed:
+            return changed, None, max(book.due_at(place), now + 1)
+        book.finalize()
+        changed[entry.segment] = book.close("")
+        if won is not None:
+            return changed, (entry.segment, won), won.row.expires
+
+
+def _granted(lane: Lane, token: str) -> tuple[str, Won] | None:
+    """The grant that a doubtful write of ours did make."""
+    for entry in lane.entries:
+        if entry.ledger is None:
+            continue
+        book = Book(entry.ledger)
+        for place in range(len(book.states)):
+            if book.holds(place, token):
+                row = book.grants[book.leases[place]]
+                return entry.segment, Won(row, [place], [book.attempts[place]], [0], [])
+    return None
+
+
+def _grant(view: QueueView, segment: str, won: Won, owner: str) -> Grant:
+    fallback = view.policy.failure.max_attempts
+    return Grant(
+        view.keys.queue,
+        segment,
+        won.row.token,
+        won.row.version,
+        owner,
+        won.row.expires,
+        tuple(won.members),
+        tuple(won.attempts),
+        tuple(limit or fallback for limit in won.max_attempts),
+        tuple(won.recovered),
+    )
+
+
+def drop_from_lane(env: Env, view: QueueView, names: Sequence[SegmentName]) -> Proto[None]:
+    """Take segments that have ended out of their lane; a lane that becomes empty is deleted under its etag."""
+    lane_name = names[0].lane
+    key = view.keys.lane(lane_name)
+    gone = {str(name) for name in names}
+    current = yield from read_lane(env, view, lane_name)
+    while current is not None:
+        lane, etag = current
+        kept = [entry for entry in lane.entries if entry.segment not in gone]
+        if len(kept) == len(lane.entries) and kept:
+            return
+        view.lanes.pop(lane_name, None)
+        if not kept:
+            answer = yield DeleteIf(key, etag)
+            if isinstance(answer, str):
+                return
+            current = yield from read_lane(env, view, lane_name)
+            continue
+        smaller = Lane(env.ids.nonce(), lane.group, lane.lifo, kept)
+        answer = yield from write(env, Swap(key, LANE.encode(smaller), etag))
+        if not isinstance(answer, Lost):
+            remember_lane(view, lane_name, smaller, answer)
+            return
+        current = yield from reread(env, LANE, key, answer.current)

@@ -1,0 +1,142 @@
+"""Failures on their way: to a dead-letter queue, or to the parked ones. Decided first, moved second.
+
+The fenced swap that ended the lease recorded the move. Whoever sees it undone makes the copy, create-only and
+under a name that derives from the segment and the move's number, then swaps in that it is done. A copy made
+before the decision could dead-letter a message that somebody else is about to finish. A derived name stays
+taken for an hour after its segment has ended, so that a slow mover cannot make the copy a second time.
+"""
+
+from __future__ import annotations
+
+from brigade.blobs import Blob, Create
+from brigade.model import FailureInfo
+from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
+from brigade.stores.bucket.book import Book
+from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, side_by_side, write
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import PARKED, SEGMENT, STATE, Entry, Ledger, Move, Parked, Segment, StateDoc
+
+__all__ = ["complete_moves", "copy_state"]
+
+
+def complete_moves(env: Env, view: QueueView) -> Proto[None]:
+    """Carry out every undone move that this process has seen."""
+    while view.unmoved:
+        name = view.unmoved.pop()
+        yield from _complete(env, view, name)
+
+
+def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
+    account = yield from open_account(env, view, name)
+    while account is not None:
+        book = Book(account.ledger)
+        undone = book.unmoved()
+        if not undone:
+            if not book.finalize():
+                return
+        else:
+            entries = view.entries.get(name) or (yield from read_segment(env, view, name))
+            if entries is None:
+                return
+            yield from side_by_side(
+                [_copy_out(env, view, name, number, account.ledger, entries) for number in undone]
+            )
+            book.moved(undone)
+            book.finalize()
+        if not book.changed:
+            return
+        answer = yield from commit(env, view, account, book)
+        if not isinstance(answer, Lost):
+            return
+        account = yield from after_loss(env, view, name, answer)
+
+
+def _copy_out(
+    env: Env, view: QueueView, name: SegmentName, number: int, ledger: Ledger, entries: list[Entry | None]
+) -> Proto[None]:
+    move = ledger.moves[number]
+    copies = [_failed_entry(view.keys.queue, name, place, move, ledger, entries) for place in move.members]
+    refs = [f"{name}-{place}" for place in move.members]
+    if move.target is None:
+        parked = Parked(env.ids.nonce(), refs, list(copies))
+        apart = [ref for ref, entry in zip(refs, copies, strict=True) if entry.payload is None]
+        yield from side_by_side([copy(view.keys.blob(ref), view.keys.blob(f"failed/{ref}")) for ref in apart])
+        key = view.keys.parked(name, number)
+        yield from write(env, Create(key, PARKED.encode(parked)))
+        return
+    target = QueueKeys(move.target)
+    yield from _ensure_queue(env, target)
+    by_priority: dict[int, list[int]] = {}
+    for place, entry in enumerate(copies):
+        by_priority.setdefault(entry.priority, []).append(place)
+    for priority, places in by_priority.items():
+        made = SegmentName.derive(
+            "dead", view.keys.queue, str(name), str(number), at=move.at, priority=priority, lane="", count=len(places)
+        )
+        yield from side_by_side(
+            [_copy_extras(env, view.keys, target, refs[place], f"{made}-{index}", copies[place]) for index, place in enumerate(places)]
+        )
+        body = SEGMENT.encode(Segment(env.ids.nonce(), [copies[place] for place in places]))
+        yield from write(env, Create(target.segment(made), body))
+
+
+def _failed_entry(
+    queue: str, name: SegmentName, place: int, move: Move, ledger: Ledger, entries: list[Entry | None]
+) -> Entry:
+    entry = entries[place]
+    assert entry is not None
+    reason, error = ledger.reasons.get(place, ("failed", None))
+    ref = f"{name}-{place}"
+    info = FailureInfo(
+        queue=queue,
+        id=entry.own_id or ref,
+        reason=reason,
+        error=error,
+        attempts=memoryview(ledger.attempts).cast("H")[place],
+        failed_at_ms=move.at,
+        enqueued_at_ms=entry.enqueued,
+        priority=entry.priority,
+        ttl_ms=entry.ttl,
+        max_attempts=entry.max_attempts,
+        own_id=entry.own_id,
+    )
+    return Entry(
+        entry.payload,
+        entry.size,
+        move.at,
+        entry.content_type,
+        entry.correlation or entry.own_id or ref,
+        entry.attributes,
+        entry.group,
+        failure=info,
+        priority=entry.priority,
+    )
+
+
+def _copy_extras(
+    env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, entry: Entry
+) -> Proto[None]:
+    """A dead letter takes its large payload and its workflow state along."""
+    if entry.payload is None:
+        yield from copy(source.blob(ref), target.blob(new_ref))
+    yield from copy_state(env, source, target, ref, new_ref, entry.correlation)
+
+
+def copy_state(
+    env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, correlation: str | None
+) -> Proto[None]:
+    state: Blob | None = yield from get(source.state(ref))
+    if state is not None:
+        doc = STATE.decode(state.body, key=source.state(ref))
+        fresh = StateDoc(env.ids.nonce(), doc.value, correlation)
+        yield from write(env, Create(target.state(new_ref), STATE.encode(fresh)))
+
+
+def _ensure_queue(env: Env, target: QueueKeys) -> Proto[None]:
+    """A dead-letter queue that nobody has made yet comes to be with the default policy."""
+    from brigade.stores.bucket.admin import default_policy_body
+
+    found = yield from get(target.policy)
+    if found is None:
+        yield Create(target.policy, default_policy_body(env))

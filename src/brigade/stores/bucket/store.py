@@ -1,0 +1,633 @@
+"""The bucket store: runs the protocol on blobs, and adds what is only about this process.
+
+Group commit for enqueue and settlements, the finisher that writes history in the background, the sweeper that
+runs now and then, and the wake-ups of waiting claimers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
+
+import msgspec
+
+from brigade.blobs import Blobs
+from brigade.clock import Clock, SystemClock, to_ms
+from brigade.errors import BrigadeError, MessageNotFound, PayloadTooLarge, StaleLease
+from brigade.ids import Ids
+from brigade.machine import State
+from brigade.model import (
+    Ack,
+    Extend,
+    FailedMessage,
+    Grant,
+    Lease,
+    Message,
+    MessageInfo,
+    Nack,
+    Receipt,
+    Settlement,
+    Stats,
+)
+from brigade.policy import INLINE_LIMIT, QueuePolicy
+from brigade.stores import Outgoing, Settled
+from brigade.stores.bucket import admin, inspect, state
+from brigade.stores.bucket.book import ERROR_LIMIT
+from brigade.stores.bucket.claim import Loaded, claim, load
+from brigade.stores.bucket.driver import perform
+from brigade.stores.bucket.enqueue import Draft, Enqueued, enqueue
+from brigade.stores.bucket.finish import finish
+from brigade.stores.bucket.keys import QueueKeys, SegmentName, lane_name, parse_message_ref
+from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
+from brigade.stores.bucket.settle import Change, settle
+from brigade.stores.bucket.settle import Settled as Applied
+from brigade.stores.bucket.steps import Env, Proto
+from brigade.stores.bucket.sweep import sweep
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import Entry
+from brigade.stores.groupcommit import GroupCommit
+
+__all__ = ["BucketStore"]
+
+log = logging.getLogger("brigade")
+T = TypeVar("T")
+FINISH_LINGER = 0.5
+FINISH_BATCH = 256
+SWEEP_EVERY = 300.0
+POLICY_TTL = 30.0
+RESULT_LIMIT = 4096
+RESULTS_LIMIT = 64 * 1024
+
+
+class BucketStore:
+    """Queues in a bucket. One instance belongs to one event loop."""
+
+    def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
+        self._blobs = blobs
+        self._env = Env(clock or SystemClock(), ids or Ids())
+        self._queues: dict[str, _Queue] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def run(self, proto: Proto[T]) -> T:
+        """Carry out a protocol function, and say what it found damaged."""
+        try:
+            return await perform(proto, self._blobs)
+        finally:
+            while self._env.damaged:
+                log.error("%s", self._env.damaged.pop())
+
+    async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
+        keys = QueueKeys(name)
+        if create:
+            stored = await self.run(admin.ensure_queue(self._env, keys, policy, replace=replace))
+        else:
+            stored = await self.run(admin.load_policy(keys))
+        self._remember(name, stored)
+        return stored
+
+    async def queues(self) -> list[str]:
+        return await self.run(admin.list_queues())
+
+    async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
+        held = await self._queue(queue)
+        drafts = [
+            self._draft(held.view, message) if isinstance(message.payload, bytes) else await self._streamed(held, message)
+            for message in messages
+        ]
+        placed = await held.enqueues.submit(drafts)
+        return [
+            Receipt(draft.entry.own_id or result.ref, queue, result.correlation, result.duplicate)
+            for draft, result in zip(drafts, placed, strict=True)
+        ]
+
+    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        held = await self._queue(queue, refresh=True)
+        self._sweep_sometimes(held)
+        held.woken.clear()
+        won = await self.run(
+            claim(
+                self._env,
+                held.view,
+                limit=limit,
+                owner=owner,
+                visibility=visibility,
+                listing_ttl=self._blobs.listing_ttl,
+            )
+        )
+        self._finish_soon(held)
+        return won
+
+    async def load(self, grants: Sequence[Grant]) -> list[Message]:
+        messages: list[Message] = []
+        by_queue: dict[str, list[Grant]] = {}
+        for grant in grants:
+            by_queue.setdefault(grant.queue, []).append(grant)
+        for queue, members in by_queue.items():
+            held = await self._queue(queue)
+            for loaded in await self.run(load(self._env, held.view, members)):
+                messages += _messages(queue, loaded)
+        return messages
+
+    async def wait(self, queue: str, seconds: float) -> None:
+        held = await self._queue(queue)
+        watched = held.watch(self._blobs)
+        known = [one.next_at for one in held.view.ledgers.values()]
+        known += [one.next_at for one in held.view.lanes.values()]
+        soonest = min([held.view.next_due, *known]) - self._env.now()
+        interval = self._blobs.poll_interval if watched else min(held.idle_polls * 0.25 + 0.1, self._blobs.poll_interval)
+        held.idle_polls += 1
+        timeout = min(seconds, max(soonest / 1000, 0.001), interval * self._env.ids.uniform(0.8, 1.2))
+        try:
+            await asyncio.wait_for(held.woken.wait(), timeout)
+            held.idle_polls = 0
+        except TimeoutError:
+            if not watched or soonest > 0:
+                held.view.stale()
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
+        held = await self._queue(queue)
+        answers: list[Settled | StaleLease | None] = [None] * len(settlements)
+        groups: dict[SegmentName, list[int]] = {}
+        changes: list[Change | None] = []
+        for place, settlement in enumerate(settlements):
+            found = await self._change(held, settlement)
+            if isinstance(found, StaleLease):
+                answers[place] = found
+                changes.append(None)
+                continue
+            name, change = found
+            groups.setdefault(name, []).append(place)
+            changes.append(change)
+        await asyncio.gather(
+            *(self._settle_group(held, name, places, changes, answers, settlements) for name, places in groups.items())
+        )
+        self._finish_soon(held)
+        return [answer for answer in answers if answer is not None]
+
+    async def paused(self, queue: str) -> bool:
+        return (await self._queue(queue)).view.paused
+
+    async def stats(self, queue: str) -> Stats:
+        held = await self._queue(queue)
+        return await self.run(inspect.stats(self._env, held.view))
+
+    async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
+        held = await self._queue(queue)
+        return await self.run(inspect.peek(self._env, held.view, limit))
+
+    async def get(self, queue: str, message_id: str) -> MessageInfo:
+        held = await self._queue(queue)
+        return await self.run(inspect.find(self._env, held.view, message_id))
+
+    async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
+        held = await self._queue(queue)
+        return await self.run(inspect.failed(held.view, limit))
+
+    async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
+        """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
+        held = await self._queue(queue)
+        total = await self.run(redrive_parked(self._env, held.view, ids, limit))
+        letters = held.view.policy.failure.dead_letter_queue
+        if letters is not None and total < limit:
+            total += await self._redrive_from(letters, queue, ids, limit - total)
+        if total < limit:
+            total += await self._redrive_from(queue, None, ids, limit - total)
+        held.wake()
+        return total
+
+    async def purge(self, queue: str) -> int:
+        held = await self._queue(queue)
+        count = await self.run(admin.purge(self._env, held.view))
+        await self._finish_now(held)
+        return count
+
+    async def pause(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self.run(admin.pause(self._env, held.view))
+
+    async def resume(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self.run(admin.resume(held.view))
+        held.wake()
+
+    async def delete(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self.run(admin.delete_queue(held.view))
+        held.close()
+        self._queues.pop(queue, None)
+
+    async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
+        held = await self._queue(queue)
+        return await self.run(state.load_state(self._env, held.view, ref))
+
+    async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
+        held = await self._queue(queue)
+        return await self.run(state.save_state(self._env, held.view, ref, value, etag, correlation))
+
+    def open_payload(self, queue: str, ref: str) -> AsyncIterator[bytes]:
+        return self._blobs.get_stream(QueueKeys(queue).blob(ref))
+
+    async def sweep(self, queue: str) -> dict[str, int]:
+        held = await self._queue(queue)
+        await self._finish_now(held)
+        done = await self.run(sweep(self._env, held.view))
+        await self._finish_now(held)
+        return {
+            "finished": done.finished,
+            "decided": done.decided,
+            "orphans": done.orphans,
+            "expired": done.expired,
+        }
+
+    def requests(self) -> dict[str, int]:
+        return self._blobs.requests()
+
+    async def close(self) -> None:
+        self._closed = True
+        for held in self._queues.values():
+            held.close()
+            await self._finish_now(held)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._blobs.close()
+
+    async def _queue(self, name: str, *, refresh: bool = False) -> _Queue:
+        held = self._queues.get(name)
+        now = self._env.clock.monotonic()
+        if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
+            return held
+        return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
+
+    def _remember(self, name: str, policy: QueuePolicy) -> _Queue:
+        held = self._queues.get(name)
+        if held is None:
+            held = self._queues[name] = _Queue(self, QueueView(name, policy))
+        held.view.policy = policy
+        held.policy_at = self._env.clock.monotonic()
+        return held
+
+    def _draft(self, view: QueueView, message: Outgoing) -> Draft:
+        payload = message.payload
+        assert isinstance(payload, bytes)
+        if len(payload) > view.policy.max_payload:
+            raise _too_large(len(payload), view)
+        return Draft(self._entry(message, payload, len(payload)))
+
+    def _entry(self, message: Outgoing, payload: bytes | None, size: int) -> Entry:
+        now = self._env.now()
+        return Entry(
+            payload,
+            size,
+            now,
+            message.content_type,
+            message.correlation_id,
+            message.attributes or None,
+            message.group,
+            now + to_ms(message.delay) if message.delay else 0,
+            None if message.ttl is None else to_ms(message.ttl),
+            message.max_attempts,
+            message.id,
+            priority=message.priority,
+        )
+
+    async def _streamed(self, held: _Queue, message: Outgoing) -> Draft:
+        """Read a payload as it comes: a small one joins others, a large one goes to a blob as it is read."""
+        assert not isinstance(message.payload, bytes)
+        view = held.view
+        head = bytearray()
+        chunks = aiter(message.payload)
+        async for chunk in chunks:
+            head += chunk
+            if len(head) > INLINE_LIMIT:
+                break
+        else:
+            if len(head) > view.policy.max_payload:
+                raise _too_large(len(head), view)
+            return Draft(self._entry(message, bytes(head), len(head)))
+        entry = self._entry(message, None, 0)
+        strict = view.policy.ordering_guarantee or message.group is not None
+        lane = lane_name(message.group) if strict else ""
+        name = SegmentName.make(
+            self._env.ids,
+            now=self._env.now(),
+            due=entry.due,
+            priority=0 if lane else message.priority,
+            lane=lane,
+            count=1,
+            lifo=view.policy.ordering == "lifo",
+            special=not lane and Draft(entry).special,
+        )
+
+        async def all_chunks() -> AsyncIterator[bytes]:
+            size = len(head)
+            yield bytes(head)
+            head.clear()
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > view.policy.max_payload:
+                    raise _too_large(size, view)
+                yield chunk
+
+        entry.size = await self._blobs.put_stream(view.keys.blob(f"{name}-0"), all_chunks())
+        return Draft(entry, name)
+
+    async def _change(self, held: _Queue, settlement: Settlement) -> tuple[SegmentName, Change] | StaleLease:
+        message = settlement.message
+        located = parse_message_ref(message.ref)
+        if located is None:
+            try:
+                located = await self.run(inspect.locate(self._env, held.view, message.id))
+            except MessageNotFound as error:
+                return StaleLease(str(error))
+        name, place = located
+        token, _, number = message.lease.token.rpartition(".")
+        if number != str(place):
+            return StaleLease(f"token {message.lease.token!r} does not belong to message {message.id!r}; use its own")
+        version, now = message.lease.version, self._env.now()
+        match settlement:
+            case Ack(_, result):
+                return name, Change("ack", place, token, version, result=await self._result(held, message, result))
+            case Nack(_, error, delay, penalize, reject):
+                policy = held.view.policy
+                wait = delay
+                if wait is None:
+                    wait = policy.backoff.delay(max(message.attempt - 1, 0), self._env.ids.uniform) if penalize else 0.0
+                kind = "nack" if penalize or reject else "release"
+                text = None if error is None else error[:ERROR_LIMIT]
+                return name, Change(kind, place, token, version, now + to_ms(wait), text, reject)
+            case Extend(_, seconds):
+                length = held.view.policy.visibility_timeout if seconds is None else seconds
+                return name, Change("extend", place, token, version, now + to_ms(length))
+            case _:
+                return name, Change("release", place, token, version, now + to_ms(settlement.delay))
+
+    async def _result(self, held: _Queue, message: Message, result: Any) -> bytes | None:
+        """A result as JSON. A large one goes to a blob, and history keeps where it lies."""
+        if result is None:
+            return None
+        encoded = msgspec.json.encode(result)
+        known = held.view.ledgers.get(held.segment_of(message.ref))
+        held_already = sum(map(len, known.ledger.results.values())) if known and known.ledger else 0
+        if len(encoded) <= RESULT_LIMIT and held_already <= RESULTS_LIMIT:
+            return encoded
+
+        async def once() -> AsyncIterator[bytes]:
+            yield encoded
+
+        key = held.view.keys.blob(f"result/{message.ref}-{message.lease.version}")
+        await self._blobs.put_stream(key, once())
+        return msgspec.json.encode({"blob": key, "size": len(encoded)})
+
+    async def _settle_group(
+        self,
+        held: _Queue,
+        name: SegmentName,
+        places: list[int],
+        changes: list[Change | None],
+        answers: list[Settled | StaleLease | None],
+        settlements: Sequence[Settlement],
+    ) -> None:
+        wanted = [change for place in places if (change := changes[place]) is not None]
+        results = await held.settles(name).submit(wanted)
+        held.tidy(name)
+        again = False
+        for place, change, result in zip(places, wanted, results, strict=True):
+            if isinstance(result, StaleLease):
+                answers[place] = result
+                continue
+            lease = None
+            if change.kind == "extend":
+                held_lease = settlements[place].message.lease
+                lease = Lease(held_lease.token, held_lease.version, held_lease.owner, result.expires)
+            answers[place] = Settled(result.status, lease, result.attempts, result.max_attempts, change.at)
+            again = again or result.status is State.READY or (bool(name.lane) and change.kind != "extend")
+        if again:
+            held.returned(name)
+
+    async def _redrive_from(self, letters: str, origin: str | None, ids: AbstractSet[str] | None, limit: int) -> int:
+        """Claim dead letters, copy them back to the queue they failed in, and ack them."""
+        try:
+            held = await self._queue(letters)
+        except BrigadeError:
+            return 0
+        total = 0
+        kept: list[Message] = []
+        while total < limit:
+            grants = await self.run(
+                claim(
+                    self._env,
+                    held.view,
+                    limit=min(limit - total, 1000),
+                    owner="redrive",
+                    visibility=120,
+                    listing_ttl=0,
+                    only_derived=True,
+                )
+            )
+            messages = await self.load(grants)
+            chosen = [
+                message
+                for message in messages
+                if message.failure is not None
+                and (origin is None or message.failure.queue == origin)
+                and (ids is None or message.failure.id in ids or message.id in ids)
+            ]
+            taken = {message.ref for message in chosen}
+            kept += [message for message in messages if message.ref not in taken]
+            if not messages:
+                break
+            by_origin: dict[str, list[Message]] = {}
+            for message in chosen:
+                assert message.failure is not None
+                by_origin.setdefault(message.failure.queue, []).append(message)
+            for queue, members in by_origin.items():
+                target = await self._queue(queue)
+                entries = [(message.ref, _entry_of(message)) for message in members]
+                await self.run(redrive_letters(self._env, held.view.keys, target.view, entries))
+                await self.settle(letters, [Ack(message) for message in members])
+                target.wake()
+                total += len(members)
+        if kept:
+            await self.settle(letters, [Nack(message, delay=0, penalize=False) for message in kept])
+        return total
+
+    def _finish_soon(self, held: _Queue) -> None:
+        if not held.view.finished or self._closed:
+            return
+        if len(held.view.finished) >= FINISH_BATCH:
+            held.finish_now.set()
+        if held.finisher is None or held.finisher.done():
+            held.finisher = self._spawn(self._finish_later(held))
+
+    async def _finish_later(self, held: _Queue) -> None:
+        while held.view.finished:
+            held.finish_now.clear()
+            try:
+                await asyncio.wait_for(held.finish_now.wait(), FINISH_LINGER)
+            except TimeoutError:
+                pass
+            await self._finish_now(held)
+
+    async def _finish_now(self, held: _Queue) -> None:
+        """Write history and clean up. What fails here is done later by a sweeper: nothing depends on it."""
+        async with held.finishing:
+            finals, held.view.finished = held.view.finished, {}
+            if not finals:
+                return
+            try:
+                await self.run(finish(self._env, held.view, finals))
+            except BrigadeError as error:
+                log.warning("history of queue %s could not be written now (%s); the sweeper will", held.view.keys.queue, error)
+
+    def _sweep_sometimes(self, held: _Queue) -> None:
+        now = self._env.clock.monotonic()
+        if held.sweep_at is None:
+            held.sweep_at = now + SWEEP_EVERY * self._env.ids.uniform(0.2, 1.0)
+        elif now >= held.sweep_at and not self._closed:
+            held.sweep_at = now + SWEEP_EVERY * self._env.ids.uniform(0.8, 1.2)
+            self._spawn(self._sweep_quietly(held.view.keys.queue))
+
+    async def _sweep_quietly(self, queue: str) -> None:
+        try:
+            await self.sweep(queue)
+        except BrigadeError as error:
+            log.warning("sweep of queue %s stopped (%s); it is tried again later", queue, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _Queue:
+    """What this process holds open for one queue."""
+
+    def __init__(self, store: BucketStore, view: QueueView) -> None:
+        self._store = store
+        self.view = view
+        self.policy_at = 0.0
+        self.sweep_at: float | None = None
+        self.idle_polls = 0
+        self.woken = asyncio.Event()
+        self.finishing = asyncio.Lock()
+        self.finish_now = asyncio.Event()
+        self.finisher: asyncio.Task[None] | None = None
+        self.enqueues: GroupCommit[Draft, Enqueued] = GroupCommit(self._write_drafts)
+        self._settles: dict[str, GroupCommit[Change, Applied | StaleLease]] = {}
+        self._unwatch: list[Any] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def _write_drafts(self, drafts: list[Draft]) -> list[Enqueued]:
+        placed = await self._store.run(enqueue(self._store._env, self.view, drafts))  # noqa: SLF001
+        self.wake()
+        return placed
+
+    def settles(self, name: SegmentName) -> GroupCommit[Change, Applied | StaleLease]:
+        key = str(name)
+        found = self._settles.get(key)
+        if found is None:
+
+            async def write(changes: list[Change]) -> list[Applied | StaleLease]:
+                return await self._store.run(settle(self._store._env, self.view, name, changes))  # noqa: SLF001
+
+            found = self._settles[key] = GroupCommit(write)
+        return found
+
+    def tidy(self, name: SegmentName) -> None:
+        found = self._settles.get(str(name))
+        if found is not None and found.idle:
+            del self._settles[str(name)]
+
+    def segment_of(self, ref: str) -> SegmentName:
+        found = parse_message_ref(ref)
+        return found[0] if found else SegmentName(0, "", 0, "", 0)
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def returned(self, name: SegmentName) -> None:
+        """A message of this segment may be claimed again: no listing is needed to know that."""
+        if not name.lane:
+            self.view.add_candidate(name)
+        self.wake()
+
+    def watch(self, blobs: Blobs) -> bool:
+        """Listen to the store for new segments; False where it can't tell."""
+        if self._unwatch is None:
+            keys = self.view.keys
+            stops = [blobs.watch(prefix, self._told) for prefix in (keys.segments, keys.lanes)]
+            self._unwatch = [stop for stop in stops if stop is not None]
+        return bool(self._unwatch)
+
+    def _told(self, key: str) -> None:
+        """Called from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._changed, key)
+
+    def _changed(self, key: str) -> None:
+        name = self.view.keys.parse(key)
+        if name is not None and name.due <= self._store._env.now():  # noqa: SLF001
+            self.view.add_candidate(name)
+        else:
+            self.view.stale()
+        self.wake()
+
+    def close(self) -> None:
+        for stop in self._unwatch or ():
+            stop()
+        self._unwatch = None
+
+
+def _too_large(size: int, view: QueueView) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the payload has {size} bytes or more, but queue {view.keys.queue!r} takes {view.policy.max_payload}; "
+        "raise max_payload in its policy, or send a reference"
+    )
+
+
+def _messages(queue: str, loaded: Loaded) -> list[Message]:
+    grant, segment = loaded.grant, loaded.grant.segment
+    token, version, owner, expires = grant.token, grant.version, grant.owner, grant.expires_at_ms
+    messages: list[Message] = []
+    for place, attempt, limit, entry in zip(grant.members, grant.attempts, grant.max_attempts, loaded.entries, strict=True):
+        ref = f"{segment}-{place}"
+        messages.append(
+            Message(
+                entry.own_id or ref,
+                queue,
+                entry.payload,
+                entry.content_type,
+                entry.size,
+                entry.priority,
+                attempt,
+                limit,
+                entry.correlation or entry.own_id or ref,
+                entry.attributes or {},
+                entry.group,
+                entry.enqueued,
+                Lease(f"{token}.{place}", version, owner, expires),
+                entry.failure,
+                ref,
+            )
+        )
+    return messages
+
+
+def _entry_of(message: Message) -> Entry:
+    return Entry(
+        message.body,
+        message.size,
+        message.enqueued_at_ms,
+        message.content_type,
+        message.correlation_id,
+        dict(message.attributes) or None,
+        message.group,
+        failure=message.failure,
+        priority=message.priority,
+    )

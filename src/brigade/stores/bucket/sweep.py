@@ -1,0 +1,278 @@
+"""The sweeper: finishes what crashes left. Any process may run it, now and then, and several at once.
+
+It decides what nobody claims any more (spent and lapsed messages), completes moves, finishes final ledgers, and
+removes orphans. A leftover of a two-step write is touched only when it is an hour old by the store's clock;
+whoever writes in two steps gives up after ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brigade.blobs import Create, DeleteIf, Item
+from brigade.clock import to_ms
+from brigade.errors import CorruptObject
+from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account, read_lane, read_segment, remember
+from brigade.stores.bucket.book import Book
+from brigade.stores.bucket.enqueue import specs_of
+from brigade.stores.bucket.finish import finish
+from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
+from brigade.stores.bucket.lanes import drop_from_lane
+from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.redrive import finish_redrive
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read, reread, write
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import LEDGER, MARKER, PARKED, SEGMENT, Ledger
+
+__all__ = ["Swept", "sweep"]
+
+FINAL_GRACE = 60_000
+LEFTOVER_AGE = 3_600_000
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one sweep did."""
+
+    finished: int = 0
+    decided: int = 0
+    orphans: int = 0
+    expired: int = 0
+    live: set[str] = field(default_factory=set[str])
+
+
+def sweep(env: Env, view: QueueView) -> Proto[Swept]:
+    """One pass over a queue."""
+    done = Swept()
+    ledgers = yield from list_all(view.keys.ledgers)
+    segments = yield from list_all(view.keys.segments)
+    lane_segments = yield from list_all(view.keys.lane_segments)
+    done.live = {str(name) for item in (*segments, *lane_segments) if (name := view.keys.parse(item.key)) is not None}
+    yield from _sweep_ledgers(env, view, ledgers, segments, done)
+    yield from _sweep_lanes(env, view, lane_segments, done)
+    if view.unmoved:
+        yield from complete_moves(env, view)
+    yield from _sweep_voids(env, view, [*segments, *lane_segments], done)
+    parked = yield from _sweep_parked(env, view, done)
+    yield from _sweep_beside(env, view, parked, done)
+    yield from _sweep_markers(env, view, done)
+    yield from _sweep_history(env, view, done)
+    return done
+
+
+def _old(env: Env, item: Item, age: int = LEFTOVER_AGE) -> bool:
+    return item.modified + age <= env.now()
+
+
+def _sweep_ledgers(
+    env: Env, view: QueueView, ledgers: Sequence[Item], segments: Sequence[Item], done: Swept
+) -> Proto[None]:
+    known = {item.key for item in ledgers}
+    finals: dict[SegmentName, Ledger] = {}
+    for item in ledgers:
+        name = view.keys.parse(item.key)
+        if name is None:
+            continue
+        if str(name) not in done.live and (yield from get(view.keys.segment(name))) is None:
+            yield from delete([item.key])
+            done.orphans += 1
+            continue
+        account = yield from open_account(env, view, name, cached=False)
+        if account is None:
+            continue
+        if account.ledger.final:
+            if _old(env, item, FINAL_GRACE):
+                finals[name] = account.ledger
+        else:
+            yield from _decide(env, view, account, done)
+    if finals:
+        yield from finish(env, view, finals)
+        done.finished += len(finals)
+        for name in finals:
+            view.finished.pop(name, None)
+    if view.policy.ttl is None and not any(name.special for item in segments if (name := view.keys.parse(item.key))):
+        return
+    for item in segments:
+        name = view.keys.parse(item.key)
+        if name is not None and view.keys.ledger(name) not in known and name.due <= env.now():
+            yield from _decide_fresh(env, view, name, done)
+
+
+def _decide(env: Env, view: QueueView, account: Account | None, done: Swept) -> Proto[None]:
+    """End messages whose time or attempts are used up, and let a settled ledger be final."""
+    while account is not None:
+        book = Book(account.ledger)
+        book.claim(limit=0, now=env.now(), expires=0, token="", owner="", rules=view.rules(account.name))
+        book.finalize()
+        if not book.changed:
+            return
+        answer = yield from commit(env, view, account, book)
+        if not isinstance(answer, Lost):
+            done.decided += 1
+            return
+        account = yield from after_loss(env, view, account.name, answer)
+
+
+def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> Proto[None]:
+    """End lapsed messages of a segment that nobody has claimed from."""
+    rules = view.rules(name)
+    specs = None
+    if name.special:
+        entries = yield from read_segment(env, view, name)
+        if entries is None:
+            return
+        specs = specs_of(entries)
+    elif rules.lapse is None or rules.lapse > env.now():
+        return
+    book = Book.fresh(name.count, specs)
+    book.claim(limit=0, now=env.now(), expires=0, token="", owner="", rules=rules)
+    if not book.changed:
+        return
+    book.finalize()
+    ledger = book.close(env.ids.nonce())
+    key = view.keys.ledger(name)
+    answer = yield from write(env, Create(key, LEDGER.encode(ledger)))
+    if not isinstance(answer, Lost):
+        remember(env, view, name, ledger, answer, ours=True)
+        done.decided += 1
+        return
+    found = yield from reread(env, LEDGER, key, answer.current)
+    yield from _decide(env, view, None if found is None else Account(name, *found), done)
+
+
+def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done: Swept) -> Proto[None]:
+    listed: set[str] = set()
+    for item in (yield from list_all(view.keys.lanes)):
+        lane = item.key[len(view.keys.lanes) :]
+        found = yield from read_lane(env, view, lane)
+        if found is None:
+            continue
+        listed |= {entry.segment for entry in found[0].entries}
+        if not found[0].entries and _old(env, item):
+            yield DeleteIf(item.key, found[1])
+        finals: dict[SegmentName, Ledger] = {}
+        for entry in found[0].entries:
+            name = SegmentName.parse(entry.segment)
+            if name is None:
+                continue
+            if entry.segment not in done.live and (yield from get(view.keys.segment(name))) is None:
+                yield from drop_from_lane(env, view, [name])
+                done.orphans += 1
+            elif entry.ledger is not None and entry.ledger.final:
+                if _old(env, item, FINAL_GRACE):
+                    finals[name] = entry.ledger
+            elif entry.ledger is not None and any(not move.done for move in entry.ledger.moves):
+                view.unmoved.add(name)
+        if finals:
+            yield from finish(env, view, finals)
+            done.finished += len(finals)
+    orphans = [
+        item.key
+        for item in lane_segments
+        if (name := view.keys.parse(item.key)) is not None and str(name) not in listed and _old(env, item)
+    ]
+    yield from delete(orphans)
+    done.orphans += len(orphans)
+    done.live -= {str(view.keys.parse(key)) for key in orphans}
+
+
+def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swept) -> Proto[None]:
+    """Voids have kept a late writer out for an hour; nobody is that late."""
+    for item in segments:
+        name = view.keys.parse(item.key)
+        if name is None or not (name.special or name.derived or name.lane) or not _old(env, item):
+            continue
+        try:
+            found = yield from read(env, SEGMENT, item.key)
+        except CorruptObject:
+            continue
+        if found is not None and found[0].void:
+            yield from delete([item.key])
+            if not name.lane:
+                yield from delete([view.keys.ledger(name)])
+            view.ended.discard(name)
+            done.live.discard(str(name))
+            done.orphans += 1
+
+
+def _sweep_parked(env: Env, view: QueueView, done: Swept) -> Proto[set[str]]:
+    """Complete redrives that stopped half-way and drop emptied objects; returns the messages still parked."""
+    refs: set[str] = set()
+    for item in (yield from list_all(view.keys.failed)):
+        try:
+            found = yield from read(env, PARKED, item.key)
+        except CorruptObject:
+            continue
+        if found is None:
+            continue
+        parked = found[0]
+        if parked.moving and _old(env, item, FINAL_GRACE):
+            yield from finish_redrive(env, view, item.key)
+        elif not any(parked.entries) and _old(env, item):
+            yield from delete([item.key])
+            done.orphans += 1
+        refs |= {ref for ref, entry in zip(parked.refs, parked.entries, strict=True) if entry is not None}
+    return refs
+
+
+def _sweep_beside(env: Env, view: QueueView, parked: set[str], done: Swept) -> Proto[None]:
+    """Payloads, results and workflow states whose message is gone."""
+    gone: list[str] = []
+    retention = max(to_ms(view.policy.retention), LEFTOVER_AGE)
+    for item in (yield from list_all(view.keys.blobs)):
+        kind, _, ref = item.key[len(view.keys.blobs) :].rpartition("/")
+        if kind == "result":
+            keep = not _old(env, item, retention)
+        elif kind == "failed":
+            keep = ref in parked
+        else:
+            keep = yield from _alive(view, ref, done)
+        if not keep and _old(env, item):
+            gone.append(item.key)
+    for item in (yield from list_all(view.keys.states)):
+        ref = item.key[len(view.keys.states) :]
+        if _old(env, item) and ref not in parked and not (yield from _alive(view, ref, done)):
+            gone.append(item.key)
+    yield from delete(gone)
+    done.orphans += len(gone)
+
+
+def _alive(view: QueueView, ref: str, done: Swept) -> Proto[bool]:
+    found = parse_message_ref(ref)
+    if found is None:
+        return False
+    if str(found[0]) in done.live:
+        return True
+    return (yield from get(view.keys.segment(found[0]))) is not None
+
+
+def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
+    """Ids of messages that ended longer ago than history is kept are free again, as are those never written."""
+    retention = max(to_ms(view.policy.retention), LEFTOVER_AGE)
+    for item in (yield from list_all(view.keys.markers)):
+        if not _old(env, item):
+            continue
+        try:
+            found = yield from read(env, MARKER, item.key)
+        except CorruptObject:
+            continue
+        if found is None:
+            continue
+        marker, etag = found
+        if marker.done:
+            drop = _old(env, item, retention)
+        else:
+            drop = not (yield from _alive(view, marker.ref, done))
+        if drop:
+            yield DeleteIf(item.key, etag)
+            done.expired += 1
+
+
+def _sweep_history(env: Env, view: QueueView, done: Swept) -> Proto[None]:
+    oldest = env.now() - to_ms(view.policy.retention)
+    items = yield from list_all(view.keys.history)
+    old = [item.key for item in items if (name := HistoryName.parse(item.key)) is None or name.at < oldest]
+    yield from delete(old)
+    done.expired += len(old)
+

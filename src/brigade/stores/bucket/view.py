@@ -1,0 +1,85 @@
+"""What one process remembers of one queue: policy, candidates, ledgers. A hint, never the truth."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from brigade.clock import FOREVER
+from brigade.policy import QueuePolicy
+from brigade.stores.bucket.book import Rules
+from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.wire import Entry, Lane, Ledger
+
+__all__ = ["KnownLane", "KnownLedger", "QueueView"]
+
+
+@dataclass(slots=True)
+class KnownLedger:
+    """A ledger as last seen. `etag` is None where only its existence is known; `next_at` is when to look again."""
+
+    etag: str | None
+    ledger: Ledger | None
+    next_at: int
+
+
+@dataclass(slots=True)
+class KnownLane:
+    """A lane as last seen."""
+
+    etag: str | None
+    lane: Lane | None
+    next_at: int
+
+
+class QueueView:
+    """One process's memory of one queue. Losing it costs requests and nothing else.
+
+    `unmoved` are segments with failures still to be moved; `finished` are ledgers that this process made final
+    and has yet to write to history; `ended` are segments that are over but may still be listed.
+    """
+
+    def __init__(self, queue: str, policy: QueuePolicy) -> None:
+        self.keys = QueueKeys(queue)
+        self.policy = policy
+        self.paused = False
+        self.has_lanes = False
+        self.announced_lanes = False
+        self.listed_at: float | None = None
+        self.next_due = FOREVER
+        self.candidates: list[SegmentName] = []
+        self.ledgers: dict[SegmentName, KnownLedger] = {}
+        self.lanes: dict[str, KnownLane] = {}
+        self.entries: dict[SegmentName, list[Entry | None]] = {}
+        self.ended: set[SegmentName] = set()
+        self.parked: dict[str, tuple[str, int]] = {}
+        self.unmoved: set[SegmentName] = set()
+        self.finished: dict[SegmentName, Ledger] = {}
+
+    def rules(self, name: SegmentName) -> Rules:
+        """The policy as it applies to a segment. What was redriven is not subject to the queue's ttl again."""
+        ttl = None if name.derived else self.policy.ttl
+        return Rules.of(self.policy.failure, due=name.due, ttl=ttl, lifo=self.policy.ordering == "lifo")
+
+    def add_candidate(self, name: SegmentName) -> None:
+        """A segment that this process wrote or was told of: no listing is needed to find it."""
+        if self.listed_at is None or name.lane:
+            return
+        place = bisect_left(self.candidates, name)
+        if place == len(self.candidates) or self.candidates[place] != name:
+            insort(self.candidates, name)
+
+    def forget(self, name: SegmentName) -> None:
+        """The segment has ended."""
+        self.ledgers.pop(name, None)
+        self.entries.pop(name, None)
+        self.drop_candidate(name)
+
+    def drop_candidate(self, name: SegmentName) -> None:
+        place = bisect_left(self.candidates, name)
+        if place < len(self.candidates) and self.candidates[place] == name:
+            del self.candidates[place]
+
+    def stale(self) -> None:
+        """List again before the next claim."""
+        self.listed_at = None

@@ -1,0 +1,167 @@
+"""The stored shapes. Arrays on the wire, so that a field costs a byte; new fields go at the end with a default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from brigade.codec import Format
+from brigade.model import FailureInfo
+
+__all__ = [
+    "LANE",
+    "LEDGER",
+    "MARKER",
+    "PARKED",
+    "SEGMENT",
+    "STATE",
+    "End",
+    "Entry",
+    "GrantRow",
+    "Lane",
+    "LaneEntry",
+    "Ledger",
+    "Marker",
+    "Move",
+    "Parked",
+    "Segment",
+    "Spec",
+    "StateDoc",
+]
+
+
+class Entry(msgspec.Struct, array_like=True, gc=False):
+    """One message in a segment. `payload` is None where the payload has a blob of its own."""
+
+    payload: bytes | None
+    size: int
+    enqueued: int
+    content_type: str
+    correlation: str | None = None
+    attributes: dict[str, Any] | None = None
+    group: str | None = None
+    due: int = 0
+    ttl: int | None = None
+    max_attempts: int | None = None
+    own_id: str | None = None
+    failure: FailureInfo | None = None
+    priority: int = 5
+
+
+class Segment(msgspec.Struct, array_like=True):
+    """Immutable messages. A None entry is a hole: that message had been enqueued before. `void` blocks a name."""
+
+    nonce: str
+    entries: list[Entry | None]
+    void: bool = False
+
+
+class Spec(msgspec.Struct, array_like=True, gc=False):
+    """What a claimer must know of a message of a special segment; `hole` is a message that was never there."""
+
+    due: int = 0
+    lapse: int | None = None
+    max_attempts: int | None = None
+    hole: bool = False
+
+
+class GrantRow(msgspec.Struct, array_like=True, gc=False):
+    """One claim's leases in this ledger. Rows that share a version are parts of one grant with other expiries."""
+
+    version: int
+    token: str
+    owner: str
+    claimed: int
+    expires: int
+
+
+class End(msgspec.Struct, array_like=True, gc=False):
+    """How the leases of `runs` (start, length, …) under `version` ended."""
+
+    version: int
+    how: str
+    at: int
+    runs: list[int]
+    error: str | None = None
+
+
+class Move(msgspec.Struct, array_like=True):
+    """Messages that failed together and go to `target` (a dead-letter queue) or, if None, to the parked ones."""
+
+    at: int
+    target: str | None
+    members: list[int]
+    done: bool = False
+
+
+class Ledger(msgspec.Struct, array_like=True):
+    """Every lease and outcome of one segment's messages; the columns hold one item a message."""
+
+    nonce: str
+    version: int
+    final: bool
+    states: bytes
+    attempts: bytes
+    leases: bytes
+    grants: list[GrantRow]
+    ends: list[End]
+    due: dict[int, int]
+    specs: list[Spec] | None = None
+    reasons: dict[int, tuple[str, str | None]] = {}
+    moves: list[Move] = []
+    results: dict[int, bytes] = {}
+
+
+class LaneEntry(msgspec.Struct, array_like=True):
+    """A segment in a lane; its ledger is made when one of its messages is first claimed."""
+
+    segment: str
+    priority: int
+    specs: list[Spec] | None = None
+    ledger: Ledger | None = None
+
+
+class Lane(msgspec.Struct, array_like=True):
+    """The ordered segments of a strict queue or of one group. At most one message of a lane is leased."""
+
+    nonce: str
+    group: str | None
+    lifo: bool
+    entries: list[LaneEntry]
+
+
+class Marker(msgspec.Struct, array_like=True):
+    """Where the message with the user's own id lies (or lay: `done`)."""
+
+    nonce: str
+    own_id: str
+    ref: str
+    at: int
+    correlation: str
+    done: bool = False
+
+
+class Parked(msgspec.Struct, array_like=True):
+    """Failures kept for somebody to look at. `moving` names the target of an entry that is being redriven."""
+
+    nonce: str
+    refs: list[str]
+    entries: list[Entry | None]
+    moving: dict[int, str] = {}
+
+
+class StateDoc(msgspec.Struct, array_like=True):
+    """Workflow state of a message: any value, as JSON."""
+
+    nonce: str
+    value: bytes
+    correlation: str | None = None
+
+
+SEGMENT: Format[Segment] = Format("S", Segment)
+LEDGER: Format[Ledger] = Format("L", Ledger)
+LANE: Format[Lane] = Format("N", Lane)
+MARKER: Format[Marker] = Format("M", Marker)
+PARKED: Format[Parked] = Format("P", Parked)
+STATE: Format[StateDoc] = Format("W", StateDoc)

@@ -1,0 +1,307 @@
+"""The sync classes: the same names, run on an event loop in a thread of the hub's own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from brigade.errors import ConfigError
+from brigade.events import Event
+from brigade.hub import AsyncHub
+from brigade.machine import State
+from brigade.model import FailedMessage, Lease, Message, MessageInfo, Receipt, Settlement, Stats
+from brigade.policy import QueuePolicy
+from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result
+
+__all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
+
+T = TypeVar("T")
+
+
+class Hub:
+    """A connection to a store. Use it as `with brigade.connect(url) as hub`, from any number of threads."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._async = AsyncHub(url, **options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._opening = threading.Lock()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the hub's loop and wait for it."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def open(self) -> Self:
+        """Connect. `with` does this by itself."""
+        with self._opening:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="brigade-hub", daemon=True)
+                self._thread.start()
+                try:
+                    self.call(self._async.open())
+                except BaseException:
+                    self._stop_loop()
+                    raise
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def queue(
+        self, name: str, policy: QueuePolicy | None = None, *, replace: bool = False, create: bool = True
+    ) -> Queue:
+        """Open a queue, creating it if need be. A policy that differs from the stored one is a ConfigError."""
+        return Queue(self, self.call(self._async.queue(name, policy, replace=replace, create=create)))
+
+    def queues(self) -> list[str]:
+        """The names of all queues in the store."""
+        return self.call(self._async.queues())
+
+    def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
+        """Call `listener(event)` at each event of that name, or at all with `*`. It runs on the hub's thread."""
+        return self._async.on(name, listener)
+
+    def requests(self) -> dict[str, int]:
+        """How many storage operations of each kind this hub has made."""
+        return self._async.requests()
+
+    def close(self) -> None:
+        """Finish what is under way, then let go of the store."""
+        if self._loop is not None:
+            try:
+                self.call(self._async.close())
+            finally:
+                self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+class Queue:
+    """A named line of messages. Made by `hub.queue(name)`; may be used from several threads."""
+
+    def __init__(self, hub: Hub, queue: AsyncQueue) -> None:
+        self._hub = hub
+        self._async = queue
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._async.name
+
+    @property
+    def policy(self) -> QueuePolicy:
+        return self._async.policy
+
+    def enqueue(
+        self,
+        payload: Any,
+        *,
+        priority: int = 5,
+        delay: float = 0.0,
+        id: str | None = None,
+        group: str | None = None,
+        ttl: float | None = None,
+        max_attempts: int | None = None,
+        attributes: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+    ) -> Receipt:
+        """Add one message: bytes, text, JSON values, a file or an iterator of bytes. Returns when it is durable."""
+        return self._hub.call(
+            self._async.enqueue(
+                payload,
+                priority=priority,
+                delay=delay,
+                id=id,
+                group=group,
+                ttl=ttl,
+                max_attempts=max_attempts,
+                attributes=attributes,
+                correlation_id=correlation_id,
+                content_type=content_type,
+            )
+        )
+
+    def enqueue_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        priority: int = 5,
+        delay: float = 0.0,
+        group: str | None = None,
+        ttl: float | None = None,
+        max_attempts: int | None = None,
+        attributes: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+    ) -> list[Receipt]:
+        """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
+        return self._hub.call(
+            self._async.enqueue_many(
+                list(payloads),
+                priority=priority,
+                delay=delay,
+                group=group,
+                ttl=ttl,
+                max_attempts=max_attempts,
+                attributes=attributes,
+                correlation_id=correlation_id,
+                content_type=content_type,
+            )
+        )
+
+    def claim(
+        self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
+        messages = self._hub.call(self._async.claim(limit, wait=wait, owner=owner, visibility=visibility))
+        return [message if message.opener is None else replace(message, opener=self._opener(message)) for message in messages]
+
+    def _opener(self, message: Message) -> Callable[[Message], io.BufferedReader]:
+        opener = message.opener
+        assert opener is not None
+
+        def reader(of: Message) -> io.BufferedReader:
+            return io.BufferedReader(PayloadReader(self._hub, opener(of)), buffer_size=256 * 1024)
+
+        return reader
+
+    def ack(self, message: Message, *, result: Any = None) -> None:
+        """The work is done: the message is never delivered again. `result` is kept in history."""
+        self._hub.call(self._async.ack(message, result=result))
+
+    def nack(
+        self, message: Message, *, error: str | BaseException | None = None, delay: float | None = None, penalize: bool = True
+    ) -> State:
+        """The work failed. The message is retried after the policy's backoff, or `delay`, until its attempts are spent."""
+        return self._hub.call(self._async.nack(message, error=error, delay=delay, penalize=penalize))
+
+    def extend(self, message: Message, seconds: float | None = None) -> Lease:
+        """Hold the message for `seconds` from now, or for the policy's lease length."""
+        return self._hub.call(self._async.extend(message, seconds))
+
+    def release(self, message: Message, *, delay: float = 0.0) -> None:
+        """Give the message back at once, without counting the attempt."""
+        self._hub.call(self._async.release(message, delay=delay))
+
+    def ack_many(self, messages: Iterable[Message]) -> list[Result]:
+        """Ack many messages with few writes; one result each."""
+        return self._hub.call(self._async.ack_many(list(messages)))
+
+    def settle(self, settlements: Iterable[Settlement]) -> list[Result]:
+        """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception."""
+        return self._hub.call(self._async.settle(list(settlements)))
+
+    def stats(self) -> Stats:
+        """How many messages are where."""
+        return self._hub.call(self._async.stats())
+
+    def get(self, id: str) -> MessageInfo:
+        """A message by its id, waiting, in flight or ended."""
+        return self._hub.call(self._async.get(id))
+
+    def peek(self, limit: int = 10) -> list[MessageInfo]:
+        """The messages that a claim would get now, without leasing them."""
+        return self._hub.call(self._async.peek(limit))
+
+    def failed(self, limit: int = 1000) -> list[FailedMessage]:
+        """Messages that failed for good and are kept here, oldest first."""
+        return self._hub.call(self._async.failed(limit))
+
+    def redrive(self, ids: Iterable[str] | None = None, *, limit: int = 1_000_000) -> int:
+        """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
+        return self._hub.call(self._async.redrive(ids, limit=limit))
+
+    def purge(self) -> int:
+        """Drop every message that is not in flight, and every parked failure; returns how many."""
+        return self._hub.call(self._async.purge())
+
+    def pause(self) -> None:
+        """Hand nothing out until `resume`. What is in flight may still be settled."""
+        self._hub.call(self._async.pause())
+
+    def resume(self) -> None:
+        self._hub.call(self._async.resume())
+
+    def delete(self) -> None:
+        """Remove the queue and everything in it."""
+        self._hub.call(self._async.delete())
+
+    def sweep(self) -> dict[str, int]:
+        """Finish what crashes left. Claimers do this by themselves, now and then."""
+        return self._hub.call(self._async.sweep())
+
+    def state(self, message: Message | MessageInfo) -> MessageState:
+        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""
+        return MessageState(self._hub, self._async.state(message))
+
+
+class MessageState:
+    """Workflow state of one message. `save` succeeds only over what this handle has loaded or saved."""
+
+    def __init__(self, hub: Hub, state: AsyncState) -> None:
+        self._hub = hub
+        self._async = state
+
+    def load(self, default: Any = None) -> Any:
+        """The value last saved, or `default`."""
+        return self._hub.call(self._async.load(default))
+
+    def save(self, value: Any) -> None:
+        """Store a value. Raises StaleLease if somebody else saved since this handle loaded."""
+        self._hub.call(self._async.save(value))
+
+
+class PayloadReader(io.RawIOBase):
+    """A large payload as a binary file."""
+
+    def __init__(self, hub: Hub, reader: AsyncReader) -> None:
+        super().__init__()
+        self._hub = hub
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._hub.call(self._reader.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._hub.call(self._reader.close())
+
+
+def connect(url: str, **options: Any) -> Hub:
+    """Connect to a store: `memory://name` or `file://path`. Options may also stand in the URL's query."""
+    return Hub(url, **options).open()
