@@ -1,10 +1,10 @@
 """Brigade: a durable job queue that lives in a bucket.
 
-    with brigade.connect("file://./jobs") as hub:
-        tasks = hub.queue("tasks")
-        tasks.enqueue({"type": "email"})
-        for message in tasks.claim(limit=10, wait=5):
-            tasks.ack(message, result={"ok": True})
+with brigade.connect("file://./jobs") as hub:
+    tasks = hub.queue("tasks")
+    tasks.enqueue({"type": "email"})
+    for message in tasks.claim(limit=10, wait=5):
+        tasks.ack(message, result={"ok": True})
 """
 
 from brigade._version import __version__

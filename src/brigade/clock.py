@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["FOREVER", "Clock", "SystemClock", "to_datetime", "to_ms"]
+__all__ = ["FOREVER", "Clock", "SystemClock", "to_datetime", "to_ms", "wall_ns"]
 
 FOREVER = 99_999_999_999_999
 """Later than any time that fits the fourteen digits of a segment's name."""
@@ -31,10 +31,15 @@ class SystemClock:
         self.offset_ms = offset_ms
 
     def now(self) -> int:
-        return time.time_ns() // 1_000_000 + self.offset_ms
+        return wall_ns() // 1_000_000 + self.offset_ms
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def wall_ns() -> int:
+    """This machine's wall clock in nanoseconds: what files on a local disk are stamped with."""
+    return time.time_ns()
 
 
 def to_datetime(ms: int) -> datetime:

@@ -45,7 +45,8 @@ class Format(Generic[T]):
             raise CorruptObject(key, "its checksum does not match: it was cut short or altered")
         if version > self._version:
             raise BrigadeError(
-                f"object {key!r} has format version {version}, newer than {self._version}; upgrade bucket-brigade to read it"
+                f"object {key!r} has format version {version}, newer than {self._version}; "
+                "upgrade bucket-brigade to read it"
             )
         try:
             return self._decoder.decode(body)

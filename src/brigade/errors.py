@@ -1,15 +1,15 @@
 """Everything Brigade raises on purpose. Each message names the thing, what is wrong and what to do.
 
-    BrigadeError
-    ├── ConfigError          an argument or a policy is wrong: fix the named field
-    ├── StaleLease           the token is no longer current: drop the work, somebody else has it
-    ├── MessageNotFound      no message has that id (any more)
-    ├── QueueNotFound        the queue was never created, or was deleted
-    ├── PayloadTooLarge      raise `max_payload` in the policy, or send a reference instead
-    ├── QueuePaused          nothing is handed out until somebody calls `resume()`
-    ├── StoreUnavailable     the store did not answer: try again later
-    ├── PermissionDenied     the store refused: check credentials and rights
-    └── CorruptObject        stored bytes fail their checksum; the object is set aside under `corrupt/`
+BrigadeError
+├── ConfigError          an argument or a policy is wrong: fix the named field
+├── StaleLease           the token is no longer current: drop the work, somebody else has it
+├── MessageNotFound      no message has that id (any more)
+├── QueueNotFound        the queue was never created, or was deleted
+├── PayloadTooLarge      raise `max_payload` in the policy, or send a reference instead
+├── QueuePaused          nothing is handed out until somebody calls `resume()`
+├── StoreUnavailable     the store did not answer: try again later
+├── PermissionDenied     the store refused: check credentials and rights
+└── CorruptObject        stored bytes fail their checksum; the object is set aside under `corrupt/`
 """
 
 from __future__ import annotations

@@ -123,7 +123,9 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     known = {"memory": set[str](), "file": {"fsync", "watch"}}[scheme]
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(f"{scheme}:// has no option {name!r}" + (f"; it has {', '.join(sorted(known))}" if known else ""))
+            raise ConfigError(
+                f"{scheme}:// has no option {name!r}" + (f"; it has {', '.join(sorted(known))}" if known else "")
+            )
         given[name] = _switch(name, value)
     place = unquote(rest.partition("?")[0])
     if "\0" in place:
@@ -134,7 +136,16 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
 def _switch(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
-    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    known = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
     answer = known.get(str(value).lower())
     if answer is None:
         raise ConfigError(f"option {name!r} is {value!r}; use true or false")

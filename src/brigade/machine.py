@@ -9,7 +9,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["TRANSITIONS", "Event", "Guard", "IllegalTransition", "State", "Transition", "claimable", "diagram", "step"]
+__all__ = [
+    "TRANSITIONS",
+    "Event",
+    "Guard",
+    "IllegalTransition",
+    "State",
+    "Transition",
+    "claimable",
+    "diagram",
+    "step",
+]
 
 
 class State(StrEnum):

@@ -50,6 +50,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     queue: str
     correlation_id: str
     duplicate: bool = False
+    ref: str = ""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +109,7 @@ class FailureInfo(msgspec.Struct, frozen=True):
         return to_datetime(self.enqueued_at_ms)
 
 
-class Message(msgspec.Struct, frozen=True, eq=False):
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A claimed message and its lease."""
 
     id: str
@@ -133,7 +134,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         """The payload's bytes. A payload over 256 KiB is stored apart and is read through `open()`."""
         if self.body is None:
             raise BrigadeError(
-                f"the payload of message {self.id!r} has {self.size} bytes and is stored apart; read it with message.open()"
+                f"the payload of message {self.id!r} has {self.size} bytes and is stored apart; "
+                "read it with message.open()"
             )
         return self.body
 
@@ -244,14 +246,14 @@ class Stats(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
-class Ack(msgspec.Struct, frozen=True):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """The work is done. `result` is kept in history."""
 
     message: Message
     result: Any = None
 
 
-class Nack(msgspec.Struct, frozen=True):
+class Nack(msgspec.Struct, frozen=True, gc=False):
     """The work failed. Without `delay` the policy's backoff applies; `penalize=False` gives the attempt back."""
 
     message: Message
@@ -261,14 +263,14 @@ class Nack(msgspec.Struct, frozen=True):
     reject: bool = False
 
 
-class Extend(msgspec.Struct, frozen=True):
+class Extend(msgspec.Struct, frozen=True, gc=False):
     """Hold the lease for `seconds` from now; None means the lease length of the policy."""
 
     message: Message
     seconds: float | None = None
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Give the message back, due after `delay` seconds, as if it had not been claimed."""
 
     message: Message

@@ -52,7 +52,9 @@ def outgoing(message: NewMessage) -> Outgoing:
     if isinstance(priority, bool) or not isinstance(cast(object, priority), int) or not 0 <= priority <= 9:
         raise ConfigError(f"priority is {priority!r}; use a whole number from 0 (most urgent) to 9 (least)")
     limit = message.max_attempts
-    if limit is not None and (isinstance(limit, bool) or not isinstance(cast(object, limit), int) or not 1 <= limit <= 60_000):
+    if limit is not None and (
+        isinstance(limit, bool) or not isinstance(cast(object, limit), int) or not 1 <= limit <= 60_000
+    ):
         raise ConfigError(f"max_attempts is {limit!r}; use a whole number from 1 to 60000, or None for the policy's")
     payload, content_type = _payload(message.payload)
     return Outgoing(
@@ -117,24 +119,28 @@ def _attributes(value: object) -> dict[str, Any] | None:
     try:
         encoded = _json.encode(cast("dict[Any, Any]", value))
     except (TypeError, ValueError, msgspec.EncodeError) as error:
-        raise ConfigError(f"attributes cannot be stored as JSON: {error}; use strings, numbers, lists and dicts") from None
+        raise ConfigError(
+            f"attributes cannot be stored as JSON: {error}; use strings, numbers, lists and dicts"
+        ) from None
     if len(encoded) > 64 * 1024:
-        raise ConfigError(f"attributes take {len(encoded)} bytes; keep them under 64 KiB and put the rest in the payload")
+        raise ConfigError(
+            f"attributes take {len(encoded)} bytes; keep them under 64 KiB and put the rest in the payload"
+        )
     return msgspec.json.decode(encoded)
 
 
 def _payload(value: Any) -> tuple[bytes | AsyncIterator[bytes], str]:
-    if isinstance(value, dict | list):
-        return _encoded(value), JSON_TYPE
     if isinstance(value, bytes):
-        return _sized(value), BINARY_TYPE
+        return value if len(value) <= INLINE_LIMIT else _pieces(value), BINARY_TYPE
+    if isinstance(value, (dict, list)):
+        return _encoded(value), JSON_TYPE
     if isinstance(value, str):
         try:
             return _sized(value.encode()), TEXT_TYPE
         except UnicodeEncodeError:
             raise ConfigError("the payload is not valid Unicode text; encode it to bytes first") from None
     if isinstance(value, bytearray | memoryview):
-        return _sized(bytes(value)), BINARY_TYPE
+        return _sized(bytes(cast(bytearray, value))), BINARY_TYPE
     if hasattr(value, "read"):
         return _from_file(value), BINARY_TYPE
     if hasattr(value, "__anext__"):
@@ -149,7 +155,8 @@ def _encoded(value: Any) -> bytes | AsyncIterator[bytes]:
         return _sized(_json.encode(value))
     except (TypeError, ValueError, msgspec.EncodeError) as error:
         raise ConfigError(
-            f"the payload cannot be stored as JSON: {error}; pass bytes, text, a file, an iterator of bytes, or plain JSON values"
+            f"the payload cannot be stored as JSON: {error}; "
+            "pass bytes, text, a file, an iterator of bytes, or plain JSON values"
         ) from None
     except RecursionError:
         raise ConfigError("the payload is nested too deeply for JSON; flatten it, or pass bytes") from None
@@ -191,5 +198,5 @@ def _bytes(chunk: object) -> bytes:
     if isinstance(chunk, str):
         return chunk.encode()
     if isinstance(chunk, bytes | bytearray | memoryview):
-        return bytes(chunk)
+        return bytes(cast(bytes, chunk))
     raise ConfigError(f"a payload stream must give bytes, not {type(chunk).__name__}")

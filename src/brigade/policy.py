@@ -68,7 +68,9 @@ class Failure:
         _whole("Failure", "max_retries", self.max_retries, low=0, high=60_000)
         if self.mode == "retry":
             if self.dead_letter_queue is not None:
-                raise ConfigError("Failure.dead_letter_queue is set but mode is 'retry'; use mode 'hybrid' to have both")
+                raise ConfigError(
+                    "Failure.dead_letter_queue is set but mode is 'retry'; use mode 'hybrid' to have both"
+                )
         elif self.dead_letter_queue is None:
             raise ConfigError(f"Failure.dead_letter_queue is missing; mode {self.mode!r} needs the name of a queue")
         else:

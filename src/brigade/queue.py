@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -149,9 +149,7 @@ class AsyncQueue:
 
     async def _claim(self, limit: int, owner: str, visibility: float) -> list[Grant]:
         """A claim that is cancelled half-way gives back what it won."""
-        claiming = asyncio.ensure_future(
-            self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
-        )
+        claiming = asyncio.ensure_future(self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -177,9 +175,14 @@ class AsyncQueue:
         await self._one(Ack(message, result))
 
     async def nack(
-        self, message: Message, *, error: str | BaseException | None = None, delay: float | None = None, penalize: bool = True
+        self,
+        message: Message,
+        *,
+        error: str | BaseException | None = None,
+        delay: float | None = None,
+        penalize: bool = True,
     ) -> State:
-        """The work failed. The message is retried after the policy's backoff, or `delay`, until its attempts are spent."""
+        """The work failed. It is retried after the policy's backoff, or `delay`, until its attempts are spent."""
         answer = await self._one(Nack(message, _text(error), delay, penalize))
         return answer if isinstance(answer, State) else State.READY
 
@@ -204,7 +207,7 @@ class AsyncQueue:
             return []
         answers = await self._store.settle(self.name, wanted)
         self._tell_settled(wanted, answers)
-        return [_result(answer) for answer in answers]
+        return [answer if isinstance(answer, StaleLease) else answer.lease or answer.state for answer in answers]
 
     async def _one(self, settlement: Settlement) -> Lease | State:
         answer = (await self.settle([settlement]))[0]
@@ -327,7 +330,7 @@ class AsyncReader:
         self._rest = bytes(held[size:])
         return bytes(held[:size])
 
-    async def __aenter__(self) -> AsyncReader:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -376,19 +379,19 @@ def _text(error: str | BaseException | None) -> str | None:
     return error
 
 
-def _checked(settlement: object) -> Settlement:
-    if not isinstance(settlement, Ack | Nack | Extend | Release):
+_SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))
+
+
+def _checked(settlement: Any) -> Settlement:
+    if type(settlement) not in _SETTLEMENTS:
         raise ConfigError(f"a settlement is Ack, Nack, Extend or Release, not {type(settlement).__name__}")
     if not isinstance(settlement.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"settle a claimed Message, not {type(settlement.message).__name__}")
-    if isinstance(settlement, Extend) and settlement.seconds is not None:
-        seconds(settlement.seconds, "seconds", low=0.001)
-    if isinstance(settlement, Nack | Release) and settlement.delay is not None:
+    if isinstance(settlement, Ack):
+        return settlement
+    if isinstance(settlement, Extend):
+        if settlement.seconds is not None:
+            seconds(settlement.seconds, "seconds", low=0.001)
+    elif settlement.delay is not None:
         seconds(settlement.delay, "delay")
     return settlement
-
-
-def _result(answer: Settled | StaleLease) -> Result:
-    if isinstance(answer, StaleLease):
-        return answer
-    return answer.lease if answer.lease is not None else answer.state

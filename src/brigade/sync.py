@@ -183,7 +183,10 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
         messages = self._hub.call(self._async.claim(limit, wait=wait, owner=owner, visibility=visibility))
-        return [message if message.opener is None else replace(message, opener=self._opener(message)) for message in messages]
+        return [
+            message if message.opener is None else replace(message, opener=self._opener(message))
+            for message in messages
+        ]
 
     def _opener(self, message: Message) -> Callable[[Message], io.BufferedReader]:
         opener = message.opener
@@ -199,9 +202,14 @@ class Queue:
         self._hub.call(self._async.ack(message, result=result))
 
     def nack(
-        self, message: Message, *, error: str | BaseException | None = None, delay: float | None = None, penalize: bool = True
+        self,
+        message: Message,
+        *,
+        error: str | BaseException | None = None,
+        delay: float | None = None,
+        penalize: bool = True,
     ) -> State:
-        """The work failed. The message is retried after the policy's backoff, or `delay`, until its attempts are spent."""
+        """The work failed. It is retried after the policy's backoff, or `delay`, until its attempts are spent."""
         return self._hub.call(self._async.nack(message, error=error, delay=delay, penalize=penalize))
 
     def extend(self, message: Message, seconds: float | None = None) -> Lease:

@@ -163,7 +163,7 @@ class Blobs(Protocol):
         ...
 
     def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
-        """Call `wake(key)` when a key under `prefix` is written by anybody; returns how to stop, or None if it can't."""
+        """Call `wake(key)` when a key under `prefix` is written; returns how to stop, or None if it can't tell."""
         ...
 
     def requests(self) -> dict[str, int]:

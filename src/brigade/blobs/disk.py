@@ -16,16 +16,16 @@ import fcntl
 import os
 import shutil
 import threading
-import time  # noqa: TID251 - file times are this store's clock
 import zlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
 from brigade.blobs.watch import DirectoryWatch, is_network_filesystem
+from brigade.clock import wall_ns
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
 
 __all__ = ["DiskBlobs"]
@@ -33,7 +33,7 @@ __all__ = ["DiskBlobs"]
 LOCKS = 64
 THREADS = 8
 STREAM_CHUNK = 1024 * 1024
-TEMPORARY_AGE = 3600
+TEMPORARY_AGE = 3600 * 10**9
 
 
 class DiskBlobs:
@@ -139,7 +139,7 @@ class DiskBlobs:
 
     def _temporary_name(self) -> str:
         self._serial += 1
-        return f"{self._temporary}/{os.getpid()}-{threading.get_ident()}-{self._serial}-{time.time_ns()}"
+        return f"{self._temporary}/{os.getpid()}-{threading.get_ident()}-{self._serial}-{wall_ns()}"
 
     def _get(self, key: str) -> Blob | None:
         try:
@@ -222,7 +222,7 @@ class DiskBlobs:
 
     def _write_temporary(self, temporary: str, body: bytes, at_least: int) -> int:
         """Write a file that nobody sees yet, with a modification time of our own; returns that time."""
-        moment = max(time.time_ns(), at_least)
+        moment = max(wall_ns(), at_least)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             view = memoryview(body)
@@ -309,7 +309,7 @@ class DiskBlobs:
         kept = self._listings.get(folder)
         if kept is not None and kept[0] == changed:
             return kept[1]
-        started = time.time_ns()
+        started = wall_ns()
         try:
             with os.scandir(path) as entries:
                 names = sorted(f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries)
@@ -343,11 +343,11 @@ class DiskBlobs:
         with contextlib.suppress(OSError), os.scandir(self._temporary) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    if entry.stat().st_ctime < time.time() - TEMPORARY_AGE:
+                    if entry.stat().st_ctime_ns < wall_ns() - TEMPORARY_AGE:
                         os.unlink(entry.path)
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, what: str) -> Generator[None]:
         try:
             yield
         except PermissionError as error:
@@ -410,4 +410,3 @@ def _sync(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-

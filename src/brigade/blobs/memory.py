@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import ClassVar
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
 from brigade.clock import Clock, SystemClock
@@ -17,7 +18,7 @@ __all__ = ["Bucket", "MemoryBlobs"]
 class Bucket:
     """The shared contents: objects, their keys in order, and who watches. Every method is atomic."""
 
-    _named: dict[str, Bucket] = {}
+    _named: ClassVar[dict[str, Bucket]] = {}
     _naming = threading.Lock()
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -51,9 +51,7 @@ class DirectoryWatch:
             os.makedirs(os.path.join(self._root, "q"), exist_ok=True)
             if self._thread is None:
                 self._stop = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="brigade-watch", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, args=(self._stop,), name="brigade-watch", daemon=True)
                 self._thread.start()
         return lambda: self._unsubscribe(number)
 

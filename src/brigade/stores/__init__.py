@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Outgoing(msgspec.Struct, gc=False):
     correlation_id: str | None = None
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, frozen=True):
     """How a message stands after a settlement; `lease` is set where it is still leased."""
 
     state: State

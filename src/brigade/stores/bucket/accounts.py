@@ -10,7 +10,18 @@ from brigade.errors import CorruptObject
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read, reread, side_by_side, write
+from brigade.stores.bucket.steps import (
+    Env,
+    Lost,
+    Proto,
+    delete,
+    get,
+    list_all,
+    read,
+    reread,
+    side_by_side,
+    write,
+)
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
 
@@ -85,7 +96,7 @@ def _in_lane(name: SegmentName, lane: Lane, etag: str) -> Account | None:
     segment = str(name)
     for entry in lane.entries:
         if entry.segment == segment:
-            ledger = entry.ledger or Book.fresh(name.count, entry.specs).close("")
+            ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
             return Account(name, ledger, etag, lane)
     return None
 
@@ -130,7 +141,7 @@ def _repair_ledger(env: Env, view: QueueView, name: SegmentName) -> Proto[tuple[
     if entries is None:
         yield from delete([key])
         return None
-    ledger = Book.fresh(name.count, specs_of(entries), version=env.now()).close(env.ids.nonce())
+    ledger = Book.fresh(name.size, specs_of(entries), version=env.now()).close(env.ids.nonce())
     answer = yield from write(env, Swap(key, LEDGER.encode(ledger), blob.etag))
     if isinstance(answer, Lost):
         return (yield from reread(env, LEDGER, key, answer.current))
@@ -163,7 +174,7 @@ def _repair_lane(env: Env, view: QueueView, lane: str) -> Proto[tuple[Lane, str]
             continue
         group = next((entry.group for entry in entries if entry is not None), group)
         specs = specs_of(entries)
-        ledger = Book.fresh(name.count, specs, version=env.now()).close("")
+        ledger = Book.fresh(name.size, specs, version=env.now()).close("")
         rebuilt.append(LaneEntry(str(name), 5, specs, ledger))
     value = Lane(env.ids.nonce(), group, view.policy.ordering == "lifo", rebuilt)
     answer = yield from write(env, Swap(key, LANE.encode(value), blob.etag))

@@ -14,11 +14,31 @@ from brigade.stores.bucket.accounts import Account, after_loss, commit, open_acc
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, list_page, reread, side_by_side, write
+from brigade.stores.bucket.steps import (
+    Env,
+    Lost,
+    Proto,
+    delete,
+    get,
+    list_all,
+    list_page,
+    reread,
+    side_by_side,
+    write,
+)
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LEDGER, PARKED, Parked
 
-__all__ = ["default_policy_body", "delete_queue", "ensure_queue", "list_queues", "load_policy", "pause", "purge", "resume"]
+__all__ = [
+    "default_policy_body",
+    "delete_queue",
+    "ensure_queue",
+    "list_queues",
+    "load_policy",
+    "pause",
+    "purge",
+    "resume",
+]
 
 
 def _policy_body(env: Env, policy: QueuePolicy) -> bytes:
@@ -128,7 +148,7 @@ def _purge_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[int]:
             if entries is None:
                 return 0
             specs = specs_of(entries)
-        book = Book.fresh(name.count, specs)
+        book = Book.fresh(name.size, specs)
         count = book.purge()
         book.finalize()
         ledger = book.close(env.ids.nonce())
@@ -188,5 +208,3 @@ def delete_queue(view: QueueView) -> Proto[None]:
         if not page.items:
             return
         yield from delete([item.key for item in page.items])
-
-

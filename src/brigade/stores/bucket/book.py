@@ -15,7 +15,19 @@ from brigade.machine import Event, State, step
 from brigade.policy import Failure
 from brigade.stores.bucket.wire import End, GrantRow, Ledger, Move, Spec
 
-__all__ = ["DEAD", "FAILED", "LEASED", "PURGED", "READY", "SUCCEEDED", "Book", "Rules", "Won", "state_of", "to_runs"]
+__all__ = [
+    "DEAD",
+    "FAILED",
+    "LEASED",
+    "PURGED",
+    "READY",
+    "SUCCEEDED",
+    "Book",
+    "Rules",
+    "Won",
+    "state_of",
+    "to_runs",
+]
 
 READY, LEASED, SUCCEEDED, FAILED, DEAD, PURGED = range(6)
 _STATES = (State.READY, State.IN_FLIGHT, State.SUCCEEDED, State.FAILED, State.FAILED, State.ABSENT)
@@ -148,7 +160,15 @@ class Book:
         return soonest
 
     def claim(
-        self, *, limit: int, now: int, expires: int, token: str, owner: str, rules: Rules, only: int | None = None
+        self,
+        *,
+        limit: int,
+        now: int,
+        expires: int,
+        token: str,
+        owner: str,
+        rules: Rules,
+        only: int | None = None,
     ) -> Won | None:
         """Take up to `limit` claimable messages, head first, and decide those that are spent or have lapsed.
 
@@ -159,6 +179,12 @@ class Book:
         members: list[int] = []
         lost: list[int] = []
         spent: list[int] = []
+        if only is None and not self.grants and not self.specs and not self.due and READY in self.states:
+            whole = len(self.states)
+            if self.states.count(READY) == whole:
+                taken = range(whole)[: -limit - 1 : -1] if rules.lifo else range(whole)[:limit]
+                row = GrantRow(self.version + 1, token, owner, now, expires)
+                return self._grant(list(taken), [], row, rules) if limit else None
         places: Iterable[int] = range(len(self.states)) if only is None else (only,)
         if only is None and not (expired and LEASED in self.states):
             places = self._places(READY)
@@ -223,21 +249,20 @@ class Book:
             self._ready(place, due)
         return row.to
 
-    def give_back(self, place: int, *, now: int, due: int, error: str | None = None) -> None:
+    def give_back(self, place: int, *, now: int, due: int, error: str | None = None) -> State:
         """Return a message without counting the attempt."""
         row = step(State.IN_FLIGHT, Event.RELEASE)
         self._log(self.grants[self.leases[place]].version, "released", now, place, error)
         self.attempts[place] = max(self.attempts[place] + row.attempts, 0)
         self._ready(place, due)
+        return row.to
 
     def extend(self, places: Sequence[int], expires: int) -> None:
         """Move the expiry of these leases. Where they are all that is left of their grant, its row moves."""
         for row, members in self._by_row(places).items():
             grant = self.grants[row]
             moved = GrantRow(grant.version, grant.token, grant.owner, grant.claimed, expires)
-            live = sum(
-                1 for place, state in enumerate(self.states) if state == LEASED and self.leases[place] == row
-            )
+            live = sum(1 for place, state in enumerate(self.states) if state == LEASED and self.leases[place] == row)
             if live == len(members):
                 self.grants[row] = moved
                 continue
@@ -341,10 +366,7 @@ class Book:
         last = self.ends[-1] if self.ends else None
         if last and last.version == version and last.how == how and last.at == at and last.error == error:
             runs = last.runs
-            if place == runs[-2] + runs[-1]:
-                runs = [*runs[:-1], runs[-1] + 1]
-            else:
-                runs = [*runs, place, 1]
+            runs = [*runs[:-1], runs[-1] + 1] if place == runs[-2] + runs[-1] else [*runs, place, 1]
             self.ends[-1] = End(version, how, at, runs, error)
         else:
             self.ends.append(End(version, how, at, [place, 1], error))

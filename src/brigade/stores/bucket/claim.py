@@ -14,8 +14,8 @@ from brigade.blobs import Create, Item, Swap
 from brigade.clock import FOREVER, to_ms
 from brigade.errors import QueueNotFound
 from brigade.model import Grant
-from brigade.stores.bucket.book import Book, Won
 from brigade.stores.bucket.accounts import read_ledger, read_segment, remember
+from brigade.stores.bucket.book import Book, Won
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import claim_lanes, drop_from_lane
@@ -167,7 +167,7 @@ def _walk(
             place += 1
             known = view.ledgers.get(name)
             if known is None or known.next_at <= now:
-                share = min(limit - planned, name.count)
+                share = min(limit - planned, name.size)
                 planned += share
                 batch.append((name, share))
         if not batch:
@@ -196,7 +196,9 @@ def _claim_segment(
     known = view.ledgers.get(name)
     current: tuple[Ledger, str] | None = None
     if known is not None:
-        current = (known.ledger, known.etag) if known.ledger and known.etag else (yield from read_ledger(env, view, name))
+        current = (
+            (known.ledger, known.etag) if known.ledger and known.etag else (yield from read_ledger(env, view, name))
+        )
         if current is None:
             view.forget(name)
             return None
@@ -209,15 +211,17 @@ def _claim_segment(
                 if found is None:
                     return None
                 specs = specs_of(found)
-            book = Book.fresh(name.count, specs)
+            book = Book.fresh(name.size, specs)
         else:
             book = Book(current[0])
         if current is not None and any(row.token == token for row in book.grants):
             won = _mine(book, token, view, name)
         else:
             now = env.now()
-            won = None if book.final else book.claim(
-                limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules
+            won = (
+                None
+                if book.final
+                else book.claim(limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules)
             )
             if not book.changed:
                 view.ledgers[name] = KnownLedger(
@@ -286,4 +290,3 @@ def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
         return None
     view.entries[name] = entries
     return Loaded(grant, name, [entry for place in grant.members if (entry := entries[place]) is not None])
-

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from brigade.blobs import Create, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
+from brigade.model import Receipt
 from brigade.stores.bucket.history import ended_since
 from brigade.stores.bucket.keys import SegmentName, lane_name, parse_message_ref
 from brigade.stores.bucket.steps import (
@@ -25,41 +27,35 @@ from brigade.stores.bucket.steps import (
 from brigade.stores.bucket.view import KnownLane, QueueView
 from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, Spec
 
-__all__ = ["Draft", "Enqueued", "enqueue", "ensure_appended", "publish", "specs_of"]
+__all__ = ["Draft", "enqueue", "ensure_appended", "is_special", "publish", "specs_of"]
 
 GIVE_UP_AFTER = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A checked message on its way in. `planned` is set where its payload already lies in a blob."""
 
     entry: Entry
     planned: SegmentName | None = None
 
-    @property
-    def special(self) -> bool:
-        entry = self.entry
-        return bool(entry.due or entry.ttl is not None or entry.max_attempts or entry.own_id)
+
+def is_special(entry: Entry) -> bool:
+    """Whether a claimer has to know more of the message than its segment's name tells."""
+    return bool(entry.due or entry.ttl is not None or entry.max_attempts or entry.own_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """Where a message lies, and whether it had been there before."""
-
-    ref: str
-    correlation: str
-    duplicate: bool = False
-
-
-def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Enqueued]]:
+def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
     """Make messages durable, in as few segments as their priorities, lanes and kinds allow."""
-    results: list[Enqueued | None] = [None] * len(drafts)
+    results: list[Receipt | None] = [None] * len(drafts)
     batches = _batches(env, view, drafts)
-    answers = yield from side_by_side([_write_batch(env, view, name, [drafts[i] for i in places]) for name, places in batches])
+    if len(batches) == 1 and not batches[0][0].special:
+        return (yield from _write_batch(env, view, batches[0][0], drafts))
+    answers = yield from side_by_side(
+        [_write_batch(env, view, name, [drafts[i] for i in places]) for name, places in batches]
+    )
     for (_, places), answer in zip(batches, answers, strict=True):
-        for place, enqueued in zip(places, answer, strict=True):
-            results[place] = enqueued
+        for place, receipt in zip(places, answer, strict=True):
+            results[place] = receipt
     return [result for result in results if result is not None]
 
 
@@ -67,11 +63,18 @@ def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[S
     """Which drafts share a segment: same priority, same lane, all plain or all special, within the size limits."""
     policy = view.policy
     groups: dict[tuple[int, str, bool, SegmentName | None], list[int]] = {}
+    strict = policy.ordering_guarantee
     for place, draft in enumerate(drafts):
-        strict = policy.ordering_guarantee or draft.entry.group is not None
-        lane = lane_name(draft.entry.group) if strict else ""
-        kind = (0 if lane else draft.entry.priority, lane, not lane and draft.special, draft.planned)
-        groups.setdefault(kind, []).append(place)
+        entry = draft.entry
+        if strict or entry.group is not None:
+            kind = (0, lane_name(entry.group), False, draft.planned)
+        else:
+            kind = (entry.priority, "", is_special(entry), draft.planned)
+        members = groups.get(kind)
+        if members is None:
+            groups[kind] = [place]
+        else:
+            members.append(place)
     batches: list[tuple[SegmentName, list[int]]] = []
     for (priority, lane, special, planned), places in groups.items():
         if planned is not None:
@@ -86,7 +89,7 @@ def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[S
                 due=min(drafts[place].entry.due for place in chunk),
                 priority=priority,
                 lane=lane,
-                count=len(chunk),
+                size=len(chunk),
                 lifo=policy.ordering == "lifo",
                 special=special,
             )
@@ -95,6 +98,8 @@ def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[S
 
 
 def _chunks(places: list[int], drafts: Sequence[Draft], most: int, most_bytes: int) -> list[list[int]]:
+    if len(places) <= most and sum(len(drafts[place].entry.payload or b"") for place in places) <= most_bytes // 2:
+        return [places]
     chunks: list[list[int]] = [[]]
     size = 0
     for place in places:
@@ -107,18 +112,18 @@ def _chunks(places: list[int], drafts: Sequence[Draft], most: int, most_bytes: i
     return chunks
 
 
-def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[Draft]) -> Proto[list[Enqueued]]:
+def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
     started = env.clock.monotonic()
     while True:
         segment_id = str(name)
         refs = [f"{segment_id}-{place}" for place in range(len(drafts))]
-        found: list[Enqueued | None] = [None] * len(drafts)
+        found: list[Receipt | None] = [None] * len(drafts)
         entries: list[Entry | None] = [draft.entry for draft in drafts]
-        own = [place for place, draft in enumerate(drafts) if draft.entry.own_id is not None]
+        own: list[int] = []
+        if name.special or name.lane:
+            own = [place for place, draft in enumerate(drafts) if draft.entry.own_id is not None]
         if own:
-            marks = yield from side_by_side(
-                [_reserve(env, view, drafts[place].entry, refs[place]) for place in own]
-            )
+            marks = yield from side_by_side([_reserve(env, view, drafts[place].entry, refs[place]) for place in own])
             for place, mark in zip(own, marks, strict=True):
                 found[place] = mark
                 if mark is not None:
@@ -132,10 +137,19 @@ def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[
                     [copy(view.keys.blob(refs[place]), view.keys.blob(f"{name}-{place}")) for place in apart]
                 )
                 continue
+        queue = view.keys.queue
+        if not own:
+            return [
+                Receipt(ref, queue, draft.entry.correlation or ref, False, ref)
+                for ref, draft in zip(refs, drafts, strict=True)
+            ]
         return [
-            known or Enqueued(ref, draft.entry.correlation or draft.entry.own_id or ref)
-            for known, ref, draft in zip(found, refs, drafts, strict=True)
+            known or _receipt(queue, ref, draft.entry) for known, ref, draft in zip(found, refs, drafts, strict=True)
         ]
+
+
+def _receipt(queue: str, ref: str, entry: Entry) -> Receipt:
+    return Receipt(entry.own_id or ref, queue, entry.correlation or entry.own_id or ref, False, ref)
 
 
 def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
@@ -145,15 +159,13 @@ def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
         due=name.due,
         priority=name.priority,
         lane=name.lane,
-        count=name.count,
+        size=name.size,
         lifo=view.policy.ordering == "lifo",
         special=name.special,
     )
 
 
-def publish(
-    env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], started: float
-) -> Proto[bool]:
+def publish(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], started: float) -> Proto[bool]:
     """Create the segment and, in a lane, append it. False where the name was taken by somebody who fenced it off.
 
     A segment that is not there after a doubtful write may have been written, worked off and deleted: history
@@ -169,7 +181,7 @@ def publish(
             break
         if answer.current is not None:
             return False
-        ended = yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)
+        ended = yield from ended_since(view.keys, {f"{name}-{first}"}, name.due)
         if ended:
             return True
         yield Sleep(env.ids.uniform(0, min(0.05 * 2**attempt, 5)))
@@ -205,7 +217,7 @@ def _lapse(entry: Entry) -> int | None:
 def ensure_appended(
     env: Env, view: QueueView, name: SegmentName, entries: Sequence[Entry | None], started: float
 ) -> Proto[None]:
-    """Append the segment to its lane unless it is there. Appending twice is harmless: a segment that has ended is gone."""
+    """Append the segment to its lane unless it is there. Twice is harmless: a segment that has ended is gone."""
     yield from announce_lanes(env, view)
     key = view.keys.lane(name.lane)
     segment_id = str(name)
@@ -242,7 +254,7 @@ def announce_lanes(env: Env, view: QueueView) -> Proto[None]:
         view.announced_lanes = view.has_lanes = True
 
 
-def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Enqueued | None]:
+def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Receipt | None]:
     """Take the user's id for `ref`: None, or where the message with that id already lies."""
     own_id = entry.own_id or ""
     key = view.keys.marker(own_id)
@@ -262,7 +274,7 @@ def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Enqueue
             return None
         written = marker.done or (yield from _was_written(env, view, marker))
         if written:
-            return Enqueued(marker.ref, marker.correlation, duplicate=True)
+            return Receipt(own_id, view.keys.queue, marker.correlation, True, marker.ref)
         mine = Marker(env.ids.nonce(), own_id, ref, env.now(), mine.correlation)
         answer = yield from write(env, Swap(key, MARKER.encode(mine), etag))
     return None

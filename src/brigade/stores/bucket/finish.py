@@ -49,7 +49,10 @@ def finish(env: Env, view: QueueView, finals: Mapping[SegmentName, Ledger]) -> P
 
 
 def retire(
-    env: Env, view: QueueView, names: Sequence[SegmentName], contents: Mapping[SegmentName, Sequence[Entry | None]]
+    env: Env,
+    view: QueueView,
+    names: Sequence[SegmentName],
+    contents: Mapping[SegmentName, Sequence[Entry | None]],
 ) -> Proto[None]:
     """Delete segments with their blobs, then ledgers, many at a time. Derived names are voided and stay for a while."""
     gone: list[str] = []

@@ -7,7 +7,9 @@ record for each id. File names carry the counts, so that statistics need no read
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -66,7 +68,9 @@ class Record(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(Record)
 
 
-def records_of(queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[Entry | None], default_max: int) -> list[Record]:
+def records_of(
+    queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[Entry | None], default_max: int
+) -> list[Record]:
     """The history of a final ledger; purged messages leave none."""
     grants = {grant.version: grant for grant in reversed(ledger.grants)}
     attempts: dict[int, list[Attempt]] = {}
@@ -79,16 +83,18 @@ def records_of(queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[
     targets = {place: (move.target, move.at) for move in ledger.moves for place in move.members}
     counted = memoryview(ledger.attempts).cast("H")
     segment_id = str(name)
+    reasons, specs, states = ledger.reasons, ledger.specs, ledger.states
+    nowhere, no_reason = (None, 0), (None, None)
     records: list[Record] = []
     for place, entry in enumerate(entries):
-        state = ledger.states[place]
+        state = states[place]
         if entry is None or state == PURGED or state <= LEASED:
             continue
         ref = f"{segment_id}-{place}"
         log = attempts.get(place) or []
-        target, failed_at = targets.get(place, (None, 0))
-        reason, error = ledger.reasons.get(place, (None, None))
-        own_max = ledger.specs[place].max_attempts if ledger.specs else None
+        target, failed_at = targets.get(place, nowhere)
+        reason, error = reasons.get(place, no_reason)
+        own_max = specs[place].max_attempts if specs else None
         record = Record(
             entry.own_id or ref,
             ref,
@@ -96,7 +102,7 @@ def records_of(queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[
             OUTCOMES[state],
             entry.priority,
             entry.enqueued,
-            max(entry.due, entry.enqueued),
+            entry.due or entry.enqueued,
             failed_at or (log[-1].ended_at if log else entry.enqueued),
             log,
             counted[place],
@@ -123,9 +129,7 @@ def write_history(env: Env, keys: QueueKeys, records: Sequence[Record]) -> Proto
     """Store finished messages in one file."""
     if not records:
         return
-    counts = {"processed": 0, "failed": 0, "dead-lettered": 0}
-    for record in records:
-        counts[record.outcome] += 1
+    counts = Counter(record.outcome for record in records)
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
     body = packer.compress(_encoder.encode_lines(records)) + packer.flush()
     while True:
@@ -146,7 +150,9 @@ def read_records(body: bytes) -> list[Record]:
     return [_decoder.decode(line) for line in zlib.decompress(body, 31).splitlines()]
 
 
-def ended_since(env: Env, keys: QueueKeys, refs: Set[str], since: int, *, most_files: int = 0) -> Proto[dict[str, Record]]:
+def ended_since(
+    keys: QueueKeys, refs: AbstractSet[str], since: int, *, most_files: int = 0
+) -> Proto[dict[str, Record]]:
     """Which of the messages history knows to have ended; looks at files written since then, oldest first."""
     found: dict[str, Record] = {}
     after = keys.history_after(since - SKEW)

@@ -46,11 +46,11 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     mixed = [name for name in names if name.special and name not in books]
     contents = yield from side_by_side([read_segment(env, view, name) for name in mixed])
     for name, entries in zip(mixed, contents, strict=True):
-        books[name] = Book.fresh(name.count, specs_of(entries)) if entries is not None else Book.fresh(0)
+        books[name] = Book.fresh(name.size, specs_of(entries)) if entries is not None else Book.fresh(0)
     for name in names:
         book = books.get(name)
         if book is None:
-            counts["ready" if name.due <= now else "delayed"] += name.count
+            counts["ready" if name.due <= now else "delayed"] += name.size
         elif not _count(book, now, counts):
             continue
         oldest = min(oldest, name.due)
@@ -59,7 +59,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
         for entry in found[0].entries if found else ():
             name = SegmentName.parse(entry.segment)
             if name is not None:
-                book = Book(entry.ledger) if entry.ledger else Book.fresh(name.count, entry.specs)
+                book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
     counts["failed"] += yield from _parked_count(view)
@@ -143,7 +143,7 @@ def find(env: Env, view: QueueView, message_id: str) -> Proto[MessageInfo]:
     entries = yield from read_segment(env, view, name)
     entry = entries[place] if entries is not None else None
     if entry is not None:
-        book = Book(account.ledger) if account else Book.fresh(name.count, specs_of(entries or ()))
+        book = Book(account.ledger) if account else Book.fresh(name.size, specs_of(entries or ()))
         return _info(view, name, place, entry, book)
     ended = yield from ended_since(env, view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
     record = ended.get(f"{name}-{place}")
@@ -238,13 +238,18 @@ def peek(env: Env, view: QueueView, limit: int) -> Proto[list[MessageInfo]]:
         account = None
         if name in view.ledgers:
             account = yield from open_account(env, view, name)
-        book = Book(account.ledger) if account else Book.fresh(name.count, specs_of(entries))
+        book = Book(account.ledger) if account else Book.fresh(name.size, specs_of(entries))
         found += _waiting(view, name, entries, book, now)
     return found[:limit]
 
 
 def _waiting(
-    view: QueueView, name: SegmentName, entries: Sequence[Entry | None], book: Book, now: int, only: int | None = None
+    view: QueueView,
+    name: SegmentName,
+    entries: Sequence[Entry | None],
+    book: Book,
+    now: int,
+    only: int | None = None,
 ) -> list[MessageInfo]:
     places = range(len(entries)) if only is None else (only,)
     chosen = [
@@ -289,5 +294,3 @@ def _parked_messages(queue: str, parked: Parked) -> list[FailedMessage]:
         for entry in parked.entries
         if entry is not None and entry.failure is not None
     ]
-
-

@@ -1,17 +1,17 @@
 """Where everything lies in the bucket. Every key is built here, from checked names only.
 
-    q/<queue>/policy.json                      the policy
-    q/<queue>/seg/!paused, seg/!lanes          flags that every candidate listing shows for free
-    q/<queue>/seg/<p>/<order>-<uid>-<n>        segments; p = priority digit (0 first)
-    q/<queue>/led/<p>/<order>-<uid>-<n>        their ledgers
-    q/<queue>/lane/<lane>                      lanes: ordered segments of a strict queue or a group, with leases
-    q/<queue>/lseg/<lane>/<order>-<uid>-<n>    the segments of a lane
-    q/<queue>/failed/<segment>-<move>          parked failures
-    q/<queue>/blob/<message>                   payloads too large for a segment
-    q/<queue>/state/<message>                  workflow state
-    q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
-    q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
-    corrupt/<key>                              damaged objects, set aside
+q/<queue>/policy.json                      the policy
+q/<queue>/seg/!paused, seg/!lanes          flags that every candidate listing shows for free
+q/<queue>/seg/<p>/<order>-<uid>-<n>        segments; p = priority digit (0 first)
+q/<queue>/led/<p>/<order>-<uid>-<n>        their ledgers
+q/<queue>/lane/<lane>                      lanes: ordered segments of a strict queue or a group, with leases
+q/<queue>/lseg/<lane>/<order>-<uid>-<n>    the segments of a lane
+q/<queue>/failed/<segment>-<move>          parked failures
+q/<queue>/blob/<message>                   payloads too large for a segment
+q/<queue>/state/<message>                  workflow state
+q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
+q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
+corrupt/<key>                              damaged objects, set aside
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ class SegmentName(NamedTuple):
     lane: str
     order: int
     uid: str
-    count: int
+    size: int
 
     @classmethod
     def make(
-        cls, ids: Ids, *, now: int, due: int, priority: int, lane: str, count: int, lifo: bool, special: bool
+        cls, ids: Ids, *, now: int, due: int, priority: int, lane: str, size: int, lifo: bool, special: bool
     ) -> SegmentName:
         moment, sequence = ids.tick(now)
         order = max(due, moment)
         if lifo:
             order, sequence = FOREVER - order, 0xFFFF - sequence
         uid = f"{sequence:04x}{ids.bits(48):012x}{'l' if lifo else 'f'}{'s' if special else 'p'}"
-        return cls(priority, lane, order, uid, count)
+        return cls(priority, lane, order, uid, size)
 
     @classmethod
-    def derive(cls, *parts: str, at: int, priority: int, lane: str, count: int, special: bool = False) -> SegmentName:
+    def derive(cls, *parts: str, at: int, priority: int, lane: str, size: int, special: bool = False) -> SegmentName:
         """A name that follows from the parts, so that whoever repeats the step makes the same one."""
         uid = f"0000{digest(*parts, size=6)}d{'s' if special else 'p'}"
-        return cls(priority, lane, at, uid, count)
+        return cls(priority, lane, at, uid, size)
 
     @classmethod
     def parse(cls, text: str) -> SegmentName | None:
         found = _SEGMENT.fullmatch(text)
         if found is None:
             return None
-        priority, lane, order, uid, count = found.groups()
-        return cls(int(priority or 0), lane or "", int(order), uid, int(count))
+        priority, lane, order, uid, size = found.groups()
+        return cls(int(priority or 0), lane or "", int(order), uid, int(size))
 
     def __str__(self) -> str:
         where = f"g{self.lane}" if self.lane else f"{self.priority}"
-        return f"{where}-{self.order:014d}-{self.uid}-{self.count}"
+        return f"{where}-{self.order:014d}-{self.uid}-{self.size}"
 
     @property
     def lifo(self) -> bool:
@@ -103,7 +103,7 @@ def parse_message_ref(ref: str) -> tuple[SegmentName, int] | None:
     """A message's segment and index from its generated id; None where it isn't one."""
     head, _, tail = ref.rpartition("-")
     name = SegmentName.parse(head)
-    if name is None or not tail.isascii() or not tail.isdigit() or len(tail) > 5 or int(tail) >= name.count:
+    if name is None or not tail.isascii() or not tail.isdigit() or len(tail) > 5 or int(tail) >= name.size:
         return None
     return name, int(tail)
 
@@ -147,14 +147,14 @@ class QueueKeys:
 
     def segment(self, name: SegmentName) -> str:
         if name.lane:
-            return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.count}"
-        return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.count}"
+            return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.size}"
+        return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
 
     def ledger(self, name: SegmentName) -> str:
         """The object that records the segment's leases: a ledger of its own, or its lane."""
         if name.lane:
             return self.lanes + name.lane
-        return f"{self.ledgers}{name.priority}/{name.order:014d}-{name.uid}-{name.count}"
+        return f"{self.ledgers}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
 
     def lane(self, lane: str) -> str:
         return self.lanes + lane

@@ -50,7 +50,7 @@ def head_of(lane: Lane) -> tuple[LaneEntry, Ledger, int] | None:
         name = SegmentName.parse(entry.segment)
         if name is None:
             continue
-        ledger = entry.ledger or Book.fresh(name.count, entry.specs).close("")
+        ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
         open_places = [place for place, state in enumerate(ledger.states) if state in (READY, LEASED)]
         if open_places:
             return entry, ledger, open_places[-1 if lane.lifo else 0]
@@ -112,7 +112,7 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
 def _decide(
     env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int
 ) -> tuple[dict[str, Ledger], tuple[str, Won] | None, int]:
-    """Lease the head, after ending heads that have lapsed or are spent. Returns changed ledgers, what was won, next look."""
+    """Lease the head, after ending heads that are spent or lapsed: changed ledgers, what was won, next look."""
     changed: dict[str, Ledger] = {}
     now = env.now()
     until = _leased_until(lane)
@@ -127,7 +127,13 @@ def _decide(
         assert name is not None
         book = Book(ledger)
         won = book.claim(
-            limit=1, now=now, expires=now + lease, token=token, owner=owner, rules=view.rules(name), only=place
+            limit=1,
+            now=now,
+            expires=now + lease,
+            token=token,
+            owner=owner,
+            rules=view.rules(name),
+            only=place,
         )
         if not book.changed:
             return changed, None, max(book.due_at(place), now + 1)

@@ -39,9 +39,7 @@ def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
             entries = view.entries.get(name) or (yield from read_segment(env, view, name))
             if entries is None:
                 return
-            yield from side_by_side(
-                [_copy_out(env, view, name, number, account.ledger, entries) for number in undone]
-            )
+            yield from side_by_side([_copy_out(env, view, name, number, account.ledger, entries) for number in undone])
             book.moved(undone)
             book.finalize()
         if not book.changed:
@@ -72,10 +70,20 @@ def _copy_out(
         by_priority.setdefault(entry.priority, []).append(place)
     for priority, places in by_priority.items():
         made = SegmentName.derive(
-            "dead", view.keys.queue, str(name), str(number), at=move.at, priority=priority, lane="", count=len(places)
+            "dead",
+            view.keys.queue,
+            str(name),
+            str(number),
+            at=move.at,
+            priority=priority,
+            lane="",
+            size=len(places),
         )
         yield from side_by_side(
-            [_copy_extras(env, view.keys, target, refs[place], f"{made}-{index}", copies[place]) for index, place in enumerate(places)]
+            [
+                _copy_extras(env, view.keys, target, refs[place], f"{made}-{index}", copies[place])
+                for index, place in enumerate(places)
+            ]
         )
         body = SEGMENT.encode(Segment(env.ids.nonce(), [copies[place] for place in places]))
         yield from write(env, Create(target.segment(made), body))
@@ -114,9 +122,7 @@ def _failed_entry(
     )
 
 
-def _copy_extras(
-    env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, entry: Entry
-) -> Proto[None]:
+def _copy_extras(env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, entry: Entry) -> Proto[None]:
     """A dead letter takes its large payload and its workflow state along."""
     if entry.payload is None:
         yield from copy(source.blob(ref), target.blob(new_ref))

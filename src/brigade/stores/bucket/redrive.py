@@ -7,21 +7,34 @@ names, so a redrive that is repeated, or that two people start at once, makes ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from brigade.blobs import Blob, Create, Swap
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.enqueue import ensure_appended
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, lane_name, parse_message_ref
 from brigade.stores.bucket.moves import copy_state
-from brigade.stores.bucket.steps import Env, Lost, Proto, copy, delete, get, list_all, read, reread, side_by_side, write
+from brigade.stores.bucket.steps import (
+    Env,
+    Lost,
+    Proto,
+    copy,
+    delete,
+    get,
+    list_all,
+    read,
+    reread,
+    side_by_side,
+    write,
+)
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, Entry, Marker, Parked, Segment
 
 __all__ = ["finish_redrive", "redrive_letters", "redrive_parked", "redriven_entry"]
 
 
-def redrive_parked(env: Env, view: QueueView, ids: Set[str] | None, limit: int) -> Proto[int]:
+def redrive_parked(env: Env, view: QueueView, ids: AbstractSet[str] | None, limit: int) -> Proto[int]:
     """Bring parked failures back; all of them, or those with the given ids. Returns how many."""
     total = 0
     for item in (yield from list_all(view.keys.failed)):
@@ -37,7 +50,7 @@ def finish_redrive(env: Env, view: QueueView, key: str) -> Proto[None]:
     yield from _redrive_object(env, view, key, frozenset(), 0)
 
 
-def _redrive_object(env: Env, view: QueueView, key: str, ids: Set[str] | None, limit: int) -> Proto[int]:
+def _redrive_object(env: Env, view: QueueView, key: str, ids: AbstractSet[str] | None, limit: int) -> Proto[int]:
     try:
         current = yield from read(env, PARKED, key)
     except CorruptObject:
@@ -72,7 +85,7 @@ def _redrive_object(env: Env, view: QueueView, key: str, ids: Set[str] | None, l
     return 0
 
 
-def _chosen(parked: Parked, ids: Set[str] | None, limit: int) -> list[int]:
+def _chosen(parked: Parked, ids: AbstractSet[str] | None, limit: int) -> list[int]:
     chosen: list[int] = []
     for place, entry in enumerate(parked.entries):
         if entry is None or entry.failure is None or place in parked.moving or len(chosen) == limit:
@@ -96,7 +109,14 @@ def _targets(env: Env, view: QueueView, key: str, parked: Parked, chosen: Sequen
     targets: dict[int, str] = {}
     for (priority, lane, special), places in groups.items():
         name = SegmentName.derive(
-            "redrive", key, env.ids.nonce(), at=env.now(), priority=priority, lane=lane, count=len(places), special=special
+            "redrive",
+            key,
+            env.ids.nonce(),
+            at=env.now(),
+            priority=priority,
+            lane=lane,
+            size=len(places),
+            special=special,
         )
         targets.update({place: f"{name}-{index}" for index, place in enumerate(places)})
     return targets
@@ -111,7 +131,7 @@ def _make_targets(env: Env, view: QueueView, parked: Parked) -> Proto[None]:
             by_target.setdefault(found[0], {})[found[1]] = place
     for name, places in by_target.items():
         entries: list[Entry | None] = []
-        for index in range(name.count):
+        for index in range(name.size):
             source = parked.entries[places[index]]
             assert source is not None
             ref = parked.refs[places[index]]
@@ -171,9 +191,7 @@ def _point_marker(env: Env, keys: QueueKeys, entry: Entry, ref: str) -> Proto[No
         current = answer.current
 
 
-def redrive_letters(
-    env: Env, letters: QueueKeys, target: QueueView, found: Sequence[tuple[str, Entry]]
-) -> Proto[None]:
+def redrive_letters(env: Env, letters: QueueKeys, target: QueueView, found: Sequence[tuple[str, Entry]]) -> Proto[None]:
     """Copy leased dead letters back to the queue they came from; the caller acks them afterwards."""
     yield from side_by_side([_redrive_letter(env, letters, target, ref, entry) for ref, entry in found])
 
@@ -184,7 +202,14 @@ def _redrive_letter(env: Env, letters: QueueKeys, target: QueueView, ref: str, e
     again = redriven_entry(entry, entry.enqueued)
     special = not lane and bool(again.ttl is not None or again.max_attempts or again.own_id)
     name = SegmentName.derive(
-        "letter", letters.queue, ref, at=entry.enqueued, priority=0 if lane else entry.priority, lane=lane, count=1, special=special
+        "letter",
+        letters.queue,
+        ref,
+        at=entry.enqueued,
+        priority=0 if lane else entry.priority,
+        lane=lane,
+        size=1,
+        special=special,
     )
     if again.ttl is not None:
         again.due = env.now()

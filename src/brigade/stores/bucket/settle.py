@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from brigade.errors import StaleLease
 from brigade.machine import State
 from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account
-from brigade.stores.bucket.book import Book, state_of
-from brigade.stores.bucket.history import ended_since
+from brigade.stores.bucket.book import LEASED, Book, Rules, state_of
+from brigade.stores.bucket.history import Record, ended_since
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.view import QueueView
 
-__all__ = ["Change", "Settled", "settle"]
+__all__ = ["Answers", "Change", "Settled", "settle"]
 
 _ENDS = {"ack": "acked", "nack": "nacked", "release": "released"}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One settlement of one message. `at` is the new expiry or due time."""
+class Change(msgspec.Struct, frozen=True):
+    """One settlement of messages held under one token. `at` is the new expiry or due time."""
 
     kind: str
-    place: int
+    places: list[int]
     token: str
     version: int
     at: int = 0
@@ -34,8 +34,7 @@ class Change:
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """What became of a settlement: the version and expiry after it, and how the message stands."""
 
     status: State
@@ -46,16 +45,20 @@ class Settled:
     max_attempts: int
 
 
-def settle(env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change]) -> Proto[list[Settled | StaleLease]]:
-    """Apply the changes to one segment's account in one swap; one answer each, in order."""
+Answers = list[Settled | StaleLease]
+"""One for each place of a change."""
+
+
+def settle(env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change]) -> Proto[list[Answers]]:
+    """Apply the changes to one segment's account in one swap; one list of answers for each change, in order."""
     account = yield from open_account(env, view, name)
     tried = fresh = False
     while True:
         if account is None:
-            return (yield from _after_the_end(env, view, name, changes, tried))
+            return (yield from _after_the_end(view, name, changes, tried))
         book = Book(account.ledger)
         answers = _apply(env, view, name, book, changes, tried)
-        stale = any(isinstance(answer, StaleLease) for answer in answers)
+        stale = any(isinstance(answer, StaleLease) for several in answers for answer in several)
         if stale and not fresh:
             account = yield from open_account(env, view, name, cached=False)
             fresh = True
@@ -74,49 +77,71 @@ def settle(env: Env, view: QueueView, name: SegmentName, changes: Sequence[Chang
 
 def _apply(
     env: Env, view: QueueView, name: SegmentName, book: Book, changes: Sequence[Change], tried: bool
-) -> list[Settled | StaleLease]:
+) -> list[Answers]:
+    """Make every change that its token allows. Extensions and acks are made last, all together."""
     now, rules = env.now(), view.rules(name)
-    answers: list[Settled | StaleLease] = []
-    acked: list[int] = []
+    acked: dict[int, None] = {}
     extended: dict[int, list[int]] = {}
-    touched: set[int] = set()
+    answers: list[Answers] = []
     for change in changes:
-        place = change.place
-        if place >= len(book.states) or place in touched or not book.holds(place, change.token):
-            how = _ENDS.get(change.kind)
-            if tried and how and place < len(book.states) and book.ended_by(place, change.token, how):
-                answers.append(_done(state_of(book.states[place]), change, book.attempts[place]))
-            else:
-                answers.append(_stale(name, place))
+        alike = _whole_grant(book, change, rules) if not acked else None
+        if alike is not None:
+            acked.update(dict.fromkeys(change.places))
+            answers.append([alike] * len(change.places))
             continue
-        row = book.grants[book.leases[place]]
-        attempts, limit = book.attempts[place], book.max_attempts(place, rules)
-        status, expires = State.IN_FLIGHT, 0
-        match change.kind:
-            case "ack":
-                acked.append(place)
-                touched.add(place)
+        several: Answers = []
+        same: Settled | None = None
+        for place in change.places:
+            if place >= len(book.states) or place in acked or not book.holds(place, change.token):
+                several.append(_refused(book, name, change, place, tried))
+                continue
+            row = book.grants[book.leases[place]]
+            attempts, limit = book.attempts[place], book.max_attempts(place, rules)
+            status, expires = State.IN_FLIGHT, 0
+            if change.kind == "ack":
+                acked[place] = None
                 status = State.SUCCEEDED
                 if change.result is not None:
                     book.results[place] = change.result
-            case "nack":
-                touched.add(place)
-                status = book.nack(
-                    place, now=now, due=change.at, error=change.error, reject=change.reject, rules=rules
-                )
-            case "release":
-                touched.add(place)
-                book.give_back(place, now=now, due=change.at, error=change.error)
-                status = State.READY
-            case _:
+            elif change.kind == "nack":
+                status = book.nack(place, now=now, due=change.at, error=change.error, reject=change.reject, rules=rules)
+            elif change.kind == "release":
+                status = book.give_back(place, now=now, due=change.at, error=change.error)
+            else:
                 extended.setdefault(change.at, []).append(place)
                 expires = change.at
-        answers.append(Settled(status, row.version, expires, row.owner, attempts, limit))
+            if same is None or same.attempts != attempts or same.max_attempts != limit or same.status is not status:
+                same = Settled(status, row.version, expires, row.owner, attempts, limit)
+            several.append(same)
+        answers.append(several)
     for expires, places in extended.items():
-        book.extend([place for place in places if place not in touched], expires)
+        book.extend([place for place in places if place not in acked and book.states[place] == LEASED], expires)
     if acked:
-        book.ack(acked, now)
+        book.ack(list(acked), now)
     return answers
+
+
+def _whole_grant(book: Book, change: Change, rules: Rules) -> Settled | None:
+    """The one answer to a plain ack of many messages of one grant, seen without looking at each; else None."""
+    places = change.places
+    if change.kind != "ack" or change.result is not None or book.specs is not None or len(places) < 8:
+        return None
+    rows = set(map(book.leases.__getitem__, places)) if max(places) < len(book.states) else set[int]()
+    attempts = set(map(book.attempts.__getitem__, places)) if rows else set[int]()
+    if len(rows) != 1 or len(attempts) != 1 or len(set(places)) != len(places):
+        return None
+    row = book.grants[rows.pop()]
+    if row.token != change.token or set(map(book.states.__getitem__, places)) != {LEASED}:
+        return None
+    return Settled(State.SUCCEEDED, row.version, 0, row.owner, attempts.pop(), rules.max_attempts)
+
+
+def _refused(book: Book, name: SegmentName, change: Change, place: int, tried: bool) -> Settled | StaleLease:
+    """The token is not current: stale, unless a write of ours that was in doubt had ended the lease just so."""
+    how = _ENDS.get(change.kind)
+    if tried and how and place < len(book.states) and book.ended_by(place, change.token, how):
+        return _done(state_of(book.states[place]), change, book.attempts[place])
+    return _stale(name, place)
 
 
 def _stale(name: SegmentName, place: int) -> StaleLease:
@@ -126,24 +151,23 @@ def _stale(name: SegmentName, place: int) -> StaleLease:
     )
 
 
-def _after_the_end(
-    env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change], tried: bool
-) -> Proto[list[Settled | StaleLease]]:
+def _after_the_end(view: QueueView, name: SegmentName, changes: Sequence[Change], tried: bool) -> Proto[list[Answers]]:
     """The account is gone: the segment has ended. If a write of ours was in doubt, history tells whose it was."""
-    answers: list[Settled | StaleLease] = [_stale(name, change.place) for change in changes]
     if not tried:
-        return answers
-    refs = {f"{name}-{change.place}" for change in changes}
-    ended = yield from ended_since(env, view.keys, refs, name.due)
-    for index, change in enumerate(changes):
-        record = ended.get(f"{name}-{change.place}")
-        if record is None or change.kind not in _ENDS:
-            continue
-        how = (change.version, _ENDS[change.kind])
-        if any((attempt.version, attempt.how) == how for attempt in record.attempts):
-            state = State.SUCCEEDED if record.outcome == "processed" else State.FAILED
-            answers[index] = _done(state, change, record.counted)
-    return answers
+        return [[_stale(name, place) for place in change.places] for change in changes]
+    refs = {f"{name}-{place}" for change in changes for place in change.places}
+    ended = yield from ended_since(view.keys, refs, name.due)
+    return [
+        [_from_history(name, change, place, ended.get(f"{name}-{place}")) for place in change.places]
+        for change in changes
+    ]
+
+
+def _from_history(name: SegmentName, change: Change, place: int, record: Record | None) -> Settled | StaleLease:
+    how = (change.version, _ENDS.get(change.kind))
+    if record is None or not any((attempt.version, attempt.how) == how for attempt in record.attempts):
+        return _stale(name, place)
+    return _done(State.SUCCEEDED if record.outcome == "processed" else State.FAILED, change, record.counted)
 
 
 def _done(state: State, change: Change, attempts: int) -> Settled:

@@ -23,5 +23,7 @@ def save_state(env: Env, view: QueueView, ref: str, value: bytes, etag: str | No
     body = STATE.encode(StateDoc(env.ids.nonce(), value, correlation))
     answer = yield from write(env, Create(key, body) if etag is None else Swap(key, body, etag))
     if isinstance(answer, Lost):
-        raise StaleLease(f"the workflow state of message {ref} was changed by somebody else; load() it and decide again")
+        raise StaleLease(
+            f"the workflow state of message {ref} was changed by somebody else; load() it and decide again"
+        )
     return answer

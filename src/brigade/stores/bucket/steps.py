@@ -18,7 +18,22 @@ from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.ids import Ids
 from brigade.stores.bucket.keys import corrupt_key
 
-__all__ = ["Env", "Lost", "Parallel", "Proto", "Sleep", "copy", "delete", "get", "list_all", "list_page", "read", "reread", "side_by_side", "write"]
+__all__ = [
+    "Env",
+    "Lost",
+    "Parallel",
+    "Proto",
+    "Sleep",
+    "copy",
+    "delete",
+    "get",
+    "list_all",
+    "list_page",
+    "read",
+    "reread",
+    "side_by_side",
+    "write",
+]
 
 T = TypeVar("T")
 MOST_TRIES = 12

@@ -7,12 +7,14 @@ runs now and then, and the wake-ups of waiting claimers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade.blobs import Blobs
 from brigade.clock import Clock, SystemClock, to_ms
@@ -38,11 +40,11 @@ from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.book import ERROR_LIMIT
 from brigade.stores.bucket.claim import Loaded, claim, load
 from brigade.stores.bucket.driver import perform
-from brigade.stores.bucket.enqueue import Draft, Enqueued, enqueue
+from brigade.stores.bucket.enqueue import Draft, enqueue, is_special
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, lane_name, parse_message_ref
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
-from brigade.stores.bucket.settle import Change, settle
+from brigade.stores.bucket.settle import Answers, Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
@@ -67,7 +69,7 @@ class BucketStore:
 
     def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
         self._blobs = blobs
-        self._env = Env(clock or SystemClock(), ids or Ids())
+        self.env = Env(clock or SystemClock(), ids or Ids())
         self._queues: dict[str, _Queue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -77,13 +79,13 @@ class BucketStore:
         try:
             return await perform(proto, self._blobs)
         finally:
-            while self._env.damaged:
-                log.error("%s", self._env.damaged.pop())
+            while self.env.damaged:
+                log.error("%s", self.env.damaged.pop())
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)
         if create:
-            stored = await self.run(admin.ensure_queue(self._env, keys, policy, replace=replace))
+            stored = await self.run(admin.ensure_queue(self.env, keys, policy, replace=replace))
         else:
             stored = await self.run(admin.load_policy(keys))
         self._remember(name, stored)
@@ -94,15 +96,14 @@ class BucketStore:
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
+        now = self.env.now()
         drafts = [
-            self._draft(held.view, message) if isinstance(message.payload, bytes) else await self._streamed(held, message)
+            self._draft(held.view, message, now)
+            if isinstance(message.payload, bytes)
+            else await self._streamed(held, message)
             for message in messages
         ]
-        placed = await held.enqueues.submit(drafts)
-        return [
-            Receipt(draft.entry.own_id or result.ref, queue, result.correlation, result.duplicate)
-            for draft, result in zip(drafts, placed, strict=True)
-        ]
+        return list(await held.enqueues.submit(drafts))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
         held = await self._queue(queue, refresh=True)
@@ -110,7 +111,7 @@ class BucketStore:
         held.woken.clear()
         won = await self.run(
             claim(
-                self._env,
+                self.env,
                 held.view,
                 limit=limit,
                 owner=owner,
@@ -128,7 +129,7 @@ class BucketStore:
             by_queue.setdefault(grant.queue, []).append(grant)
         for queue, members in by_queue.items():
             held = await self._queue(queue)
-            for loaded in await self.run(load(self._env, held.view, members)):
+            for loaded in await self.run(load(self.env, held.view, members)):
                 messages += _messages(queue, loaded)
         return messages
 
@@ -137,10 +138,12 @@ class BucketStore:
         watched = held.watch(self._blobs)
         known = [one.next_at for one in held.view.ledgers.values()]
         known += [one.next_at for one in held.view.lanes.values()]
-        soonest = min([held.view.next_due, *known]) - self._env.now()
-        interval = self._blobs.poll_interval if watched else min(held.idle_polls * 0.25 + 0.1, self._blobs.poll_interval)
+        soonest = min([held.view.next_due, *known]) - self.env.now()
+        interval = (
+            self._blobs.poll_interval if watched else min(held.idle_polls * 0.25 + 0.1, self._blobs.poll_interval)
+        )
         held.idle_polls += 1
-        timeout = min(seconds, max(soonest / 1000, 0.001), interval * self._env.ids.uniform(0.8, 1.2))
+        timeout = min(seconds, max(soonest / 1000, 0.001), interval * self.env.ids.uniform(0.8, 1.2))
         try:
             await asyncio.wait_for(held.woken.wait(), timeout)
             held.idle_polls = 0
@@ -150,38 +153,45 @@ class BucketStore:
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
         held = await self._queue(queue)
-        answers: list[Settled | StaleLease | None] = [None] * len(settlements)
-        groups: dict[SegmentName, list[int]] = {}
-        changes: list[Change | None] = []
-        for place, settlement in enumerate(settlements):
-            found = await self._change(held, settlement)
-            if isinstance(found, StaleLease):
-                answers[place] = found
-                changes.append(None)
-                continue
-            name, change = found
-            groups.setdefault(name, []).append(place)
-            changes.append(change)
-        await asyncio.gather(
-            *(self._settle_group(held, name, places, changes, answers, settlements) for name, places in groups.items())
-        )
+        answers: list[Settled | StaleLease] = [_NOT_SETTLED] * len(settlements)
+        groups: dict[str, _Group] = {}
+        now = self.env.now()
+        for position, settlement in enumerate(settlements):
+            message = settlement.message
+            segment, _, index = message.ref.rpartition("-")
+            token, _, number = message.lease.token.rpartition(".")
+            group = groups.get(segment)
+            if group is None:
+                name = await self._segment_of(held, message)
+                group = None if name is None else groups.setdefault(segment, _Group(name))
+            if group is None or number != index:
+                answers[position] = _foreign(message)
+            elif isinstance(settlement, Ack) and settlement.result is None:
+                group.ack(token, message.lease.version, int(index), position)
+            else:
+                change = self._change(held, settlement, int(index), token, now)
+                if change.result is not None:
+                    change = await self._shrink(held, message, change)
+                group.add(change, position)
+        work = [self._settle_group(held, group, answers, settlements) for group in groups.values()]
+        await (work[0] if len(work) == 1 else asyncio.gather(*work))
         self._finish_soon(held)
-        return [answer for answer in answers if answer is not None]
+        return answers
 
     async def paused(self, queue: str) -> bool:
         return (await self._queue(queue)).view.paused
 
     async def stats(self, queue: str) -> Stats:
         held = await self._queue(queue)
-        return await self.run(inspect.stats(self._env, held.view))
+        return await self.run(inspect.stats(self.env, held.view))
 
     async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
         held = await self._queue(queue)
-        return await self.run(inspect.peek(self._env, held.view, limit))
+        return await self.run(inspect.peek(self.env, held.view, limit))
 
     async def get(self, queue: str, message_id: str) -> MessageInfo:
         held = await self._queue(queue)
-        return await self.run(inspect.find(self._env, held.view, message_id))
+        return await self.run(inspect.find(self.env, held.view, message_id))
 
     async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
         held = await self._queue(queue)
@@ -190,7 +200,7 @@ class BucketStore:
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
-        total = await self.run(redrive_parked(self._env, held.view, ids, limit))
+        total = await self.run(redrive_parked(self.env, held.view, ids, limit))
         letters = held.view.policy.failure.dead_letter_queue
         if letters is not None and total < limit:
             total += await self._redrive_from(letters, queue, ids, limit - total)
@@ -201,13 +211,13 @@ class BucketStore:
 
     async def purge(self, queue: str) -> int:
         held = await self._queue(queue)
-        count = await self.run(admin.purge(self._env, held.view))
+        count = await self.run(admin.purge(self.env, held.view))
         await self._finish_now(held)
         return count
 
     async def pause(self, queue: str) -> None:
         held = await self._queue(queue)
-        await self.run(admin.pause(self._env, held.view))
+        await self.run(admin.pause(self.env, held.view))
 
     async def resume(self, queue: str) -> None:
         held = await self._queue(queue)
@@ -222,11 +232,11 @@ class BucketStore:
 
     async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
         held = await self._queue(queue)
-        return await self.run(state.load_state(self._env, held.view, ref))
+        return await self.run(state.load_state(self.env, held.view, ref))
 
     async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
         held = await self._queue(queue)
-        return await self.run(state.save_state(self._env, held.view, ref, value, etag, correlation))
+        return await self.run(state.save_state(self.env, held.view, ref, value, etag, correlation))
 
     def open_payload(self, queue: str, ref: str) -> AsyncIterator[bytes]:
         return self._blobs.get_stream(QueueKeys(queue).blob(ref))
@@ -234,7 +244,7 @@ class BucketStore:
     async def sweep(self, queue: str) -> dict[str, int]:
         held = await self._queue(queue)
         await self._finish_now(held)
-        done = await self.run(sweep(self._env, held.view))
+        done = await self.run(sweep(self.env, held.view))
         await self._finish_now(held)
         return {
             "finished": done.finished,
@@ -258,7 +268,7 @@ class BucketStore:
 
     async def _queue(self, name: str, *, refresh: bool = False) -> _Queue:
         held = self._queues.get(name)
-        now = self._env.clock.monotonic()
+        now = self.env.clock.monotonic()
         if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
             return held
         return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
@@ -268,32 +278,15 @@ class BucketStore:
         if held is None:
             held = self._queues[name] = _Queue(self, QueueView(name, policy))
         held.view.policy = policy
-        held.policy_at = self._env.clock.monotonic()
+        held.policy_at = self.env.clock.monotonic()
         return held
 
-    def _draft(self, view: QueueView, message: Outgoing) -> Draft:
+    def _draft(self, view: QueueView, message: Outgoing, now: int) -> Draft:
         payload = message.payload
         assert isinstance(payload, bytes)
         if len(payload) > view.policy.max_payload:
             raise _too_large(len(payload), view)
-        return Draft(self._entry(message, payload, len(payload)))
-
-    def _entry(self, message: Outgoing, payload: bytes | None, size: int) -> Entry:
-        now = self._env.now()
-        return Entry(
-            payload,
-            size,
-            now,
-            message.content_type,
-            message.correlation_id,
-            message.attributes or None,
-            message.group,
-            now + to_ms(message.delay) if message.delay else 0,
-            None if message.ttl is None else to_ms(message.ttl),
-            message.max_attempts,
-            message.id,
-            priority=message.priority,
-        )
+        return Draft(_entry(message, payload, len(payload), now))
 
     async def _streamed(self, held: _Queue, message: Outgoing) -> Draft:
         """Read a payload as it comes: a small one joins others, a large one goes to a blob as it is read."""
@@ -308,19 +301,19 @@ class BucketStore:
         else:
             if len(head) > view.policy.max_payload:
                 raise _too_large(len(head), view)
-            return Draft(self._entry(message, bytes(head), len(head)))
-        entry = self._entry(message, None, 0)
+            return Draft(_entry(message, bytes(head), len(head), self.env.now()))
+        entry = _entry(message, None, 0, self.env.now())
         strict = view.policy.ordering_guarantee or message.group is not None
         lane = lane_name(message.group) if strict else ""
         name = SegmentName.make(
-            self._env.ids,
-            now=self._env.now(),
+            self.env.ids,
+            now=self.env.now(),
             due=entry.due,
             priority=0 if lane else message.priority,
             lane=lane,
-            count=1,
+            size=1,
             lifo=view.policy.ordering == "lifo",
-            special=not lane and Draft(entry).special,
+            special=not lane and is_special(entry),
         )
 
         async def all_chunks() -> AsyncIterator[bytes]:
@@ -336,76 +329,77 @@ class BucketStore:
         entry.size = await self._blobs.put_stream(view.keys.blob(f"{name}-0"), all_chunks())
         return Draft(entry, name)
 
-    async def _change(self, held: _Queue, settlement: Settlement) -> tuple[SegmentName, Change] | StaleLease:
-        message = settlement.message
+    async def _segment_of(self, held: _Queue, message: Message) -> SegmentName | None:
         located = parse_message_ref(message.ref)
         if located is None:
             try:
-                located = await self.run(inspect.locate(self._env, held.view, message.id))
-            except MessageNotFound as error:
-                return StaleLease(str(error))
-        name, place = located
-        token, _, number = message.lease.token.rpartition(".")
-        if number != str(place):
-            return StaleLease(f"token {message.lease.token!r} does not belong to message {message.id!r}; use its own")
-        version, now = message.lease.version, self._env.now()
-        match settlement:
-            case Ack(_, result):
-                return name, Change("ack", place, token, version, result=await self._result(held, message, result))
-            case Nack(_, error, delay, penalize, reject):
-                policy = held.view.policy
-                wait = delay
-                if wait is None:
-                    wait = policy.backoff.delay(max(message.attempt - 1, 0), self._env.ids.uniform) if penalize else 0.0
-                kind = "nack" if penalize or reject else "release"
-                text = None if error is None else error[:ERROR_LIMIT]
-                return name, Change(kind, place, token, version, now + to_ms(wait), text, reject)
-            case Extend(_, seconds):
-                length = held.view.policy.visibility_timeout if seconds is None else seconds
-                return name, Change("extend", place, token, version, now + to_ms(length))
-            case _:
-                return name, Change("release", place, token, version, now + to_ms(settlement.delay))
+                located = await self.run(inspect.locate(self.env, held.view, message.id))
+            except MessageNotFound:
+                return None
+        return located[0]
 
-    async def _result(self, held: _Queue, message: Message, result: Any) -> bytes | None:
-        """A result as JSON. A large one goes to a blob, and history keeps where it lies."""
-        if result is None:
-            return None
-        encoded = msgspec.json.encode(result)
-        known = held.view.ledgers.get(held.segment_of(message.ref))
+    def _change(self, held: _Queue, settlement: Settlement, place: int, token: str, now: int) -> Change:
+        """A settlement as the protocol takes it: with times instead of durations."""
+        message, policy = settlement.message, held.view.policy
+        version = message.lease.version
+        if isinstance(settlement, Ack):
+            result = None if settlement.result is None else msgspec.json.encode(settlement.result)
+            return Change("ack", [place], token, version, result=result)
+        if isinstance(settlement, Extend):
+            length = policy.visibility_timeout if settlement.seconds is None else settlement.seconds
+            return Change("extend", [place], token, version, now + to_ms(length))
+        if isinstance(settlement, Nack):
+            wait = settlement.delay
+            if wait is None and settlement.penalize:
+                wait = policy.backoff.delay(max(message.attempt - 1, 0), self.env.ids.uniform)
+            kind = "nack" if settlement.penalize or settlement.reject else "release"
+            text = None if settlement.error is None else settlement.error[:ERROR_LIMIT]
+            return Change(kind, [place], token, version, now + to_ms(wait or 0.0), text, settlement.reject)
+        return Change("release", [place], token, version, now + to_ms(settlement.delay))
+
+    async def _shrink(self, held: _Queue, message: Message, change: Change) -> Change:
+        """Results stay small in a ledger that is swapped often: a large one goes to a blob, and its place is kept."""
+        result = change.result or b""
+        name = parse_message_ref(message.ref)
+        known = held.view.ledgers.get(name[0]) if name else None
         held_already = sum(map(len, known.ledger.results.values())) if known and known.ledger else 0
-        if len(encoded) <= RESULT_LIMIT and held_already <= RESULTS_LIMIT:
-            return encoded
+        if len(result) <= RESULT_LIMIT and held_already <= RESULTS_LIMIT:
+            return change
 
         async def once() -> AsyncIterator[bytes]:
-            yield encoded
+            yield result
 
-        key = held.view.keys.blob(f"result/{message.ref}-{message.lease.version}")
+        key = held.view.keys.blob(f"result/{message.ref}-{change.version}")
         await self._blobs.put_stream(key, once())
-        return msgspec.json.encode({"blob": key, "size": len(encoded)})
+        return replace(change, result=msgspec.json.encode({"blob": key, "size": len(result)}))
 
     async def _settle_group(
         self,
         held: _Queue,
-        name: SegmentName,
-        places: list[int],
-        changes: list[Change | None],
-        answers: list[Settled | StaleLease | None],
+        group: _Group,
+        answers: list[Settled | StaleLease],
         settlements: Sequence[Settlement],
     ) -> None:
-        wanted = [change for place in places if (change := changes[place]) is not None]
-        results = await held.settles(name).submit(wanted)
+        name = group.name
+        results = await held.settles(name).submit(group.changes)
         held.tidy(name)
-        again = False
-        for place, change, result in zip(places, wanted, results, strict=True):
-            if isinstance(result, StaleLease):
-                answers[place] = result
-                continue
-            lease = None
-            if change.kind == "extend":
-                held_lease = settlements[place].message.lease
-                lease = Lease(held_lease.token, held_lease.version, held_lease.owner, result.expires)
-            answers[place] = Settled(result.status, lease, result.attempts, result.max_attempts, change.at)
-            again = again or result.status is State.READY or (bool(name.lane) and change.kind != "extend")
+        again = bool(name.lane)
+        for change, positions, several in zip(group.changes, group.positions, results, strict=True):
+            before: Applied | None = None
+            settled = _NOT_SETTLED
+            for position, result in zip(positions, several, strict=True):
+                if isinstance(result, StaleLease):
+                    answers[position] = result
+                    continue
+                if result is not before:
+                    before = result
+                    lease = None
+                    if change.kind == "extend":
+                        held_lease = settlements[position].message.lease
+                        lease = replace(held_lease, expires_at_ms=result.expires)
+                    settled = Settled(result.status, lease, result.attempts, result.max_attempts, change.at)
+                    again = again or result.status is State.READY
+                answers[position] = settled
         if again:
             held.returned(name)
 
@@ -420,7 +414,7 @@ class BucketStore:
         while total < limit:
             grants = await self.run(
                 claim(
-                    self._env,
+                    self.env,
                     held.view,
                     limit=min(limit - total, 1000),
                     owner="redrive",
@@ -448,7 +442,7 @@ class BucketStore:
             for queue, members in by_origin.items():
                 target = await self._queue(queue)
                 entries = [(message.ref, _entry_of(message)) for message in members]
-                await self.run(redrive_letters(self._env, held.view.keys, target.view, entries))
+                await self.run(redrive_letters(self.env, held.view.keys, target.view, entries))
                 await self.settle(letters, [Ack(message) for message in members])
                 target.wake()
                 total += len(members)
@@ -467,10 +461,8 @@ class BucketStore:
     async def _finish_later(self, held: _Queue) -> None:
         while held.view.finished:
             held.finish_now.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(held.finish_now.wait(), FINISH_LINGER)
-            except TimeoutError:
-                pass
             await self._finish_now(held)
 
     async def _finish_now(self, held: _Queue) -> None:
@@ -480,16 +472,20 @@ class BucketStore:
             if not finals:
                 return
             try:
-                await self.run(finish(self._env, held.view, finals))
+                await self.run(finish(self.env, held.view, finals))
             except BrigadeError as error:
-                log.warning("history of queue %s could not be written now (%s); the sweeper will", held.view.keys.queue, error)
+                log.warning(
+                    "history of queue %s could not be written now (%s); the sweeper will",
+                    held.view.keys.queue,
+                    error,
+                )
 
     def _sweep_sometimes(self, held: _Queue) -> None:
-        now = self._env.clock.monotonic()
+        now = self.env.clock.monotonic()
         if held.sweep_at is None:
-            held.sweep_at = now + SWEEP_EVERY * self._env.ids.uniform(0.2, 1.0)
+            held.sweep_at = now + SWEEP_EVERY * self.env.ids.uniform(0.2, 1.0)
         elif now >= held.sweep_at and not self._closed:
-            held.sweep_at = now + SWEEP_EVERY * self._env.ids.uniform(0.8, 1.2)
+            held.sweep_at = now + SWEEP_EVERY * self.env.ids.uniform(0.8, 1.2)
             self._spawn(self._sweep_quietly(held.view.keys.queue))
 
     async def _sweep_quietly(self, queue: str) -> None:
@@ -505,6 +501,29 @@ class BucketStore:
         return task
 
 
+class _Group:
+    """The settlements of one segment; acks under one token are one change."""
+
+    def __init__(self, name: SegmentName) -> None:
+        self.name = name
+        self.changes: list[Change] = []
+        self.positions: list[list[int]] = []
+        self._acks: dict[str, tuple[list[int], list[int]]] = {}
+
+    def ack(self, token: str, version: int, place: int, position: int) -> None:
+        known = self._acks.get(token)
+        if known is None:
+            known = self._acks[token] = ([], [])
+            self.changes.append(Change("ack", known[0], token, version))
+            self.positions.append(known[1])
+        known[0].append(place)
+        known[1].append(position)
+
+    def add(self, change: Change, position: int) -> None:
+        self.changes.append(change)
+        self.positions.append([position])
+
+
 class _Queue:
     """What this process holds open for one queue."""
 
@@ -518,23 +537,23 @@ class _Queue:
         self.finishing = asyncio.Lock()
         self.finish_now = asyncio.Event()
         self.finisher: asyncio.Task[None] | None = None
-        self.enqueues: GroupCommit[Draft, Enqueued] = GroupCommit(self._write_drafts)
-        self._settles: dict[str, GroupCommit[Change, Applied | StaleLease]] = {}
+        self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(self._write_drafts)
+        self._settles: dict[str, GroupCommit[Change, Answers]] = {}
         self._unwatch: list[Any] | None = None
         self._loop = asyncio.get_running_loop()
 
-    async def _write_drafts(self, drafts: list[Draft]) -> list[Enqueued]:
-        placed = await self._store.run(enqueue(self._store._env, self.view, drafts))  # noqa: SLF001
+    async def _write_drafts(self, drafts: list[Draft]) -> list[Receipt]:
+        placed = await self._store.run(enqueue(self._store.env, self.view, drafts))
         self.wake()
         return placed
 
-    def settles(self, name: SegmentName) -> GroupCommit[Change, Applied | StaleLease]:
+    def settles(self, name: SegmentName) -> GroupCommit[Change, Answers]:
         key = str(name)
         found = self._settles.get(key)
         if found is None:
 
-            async def write(changes: list[Change]) -> list[Applied | StaleLease]:
-                return await self._store.run(settle(self._store._env, self.view, name, changes))  # noqa: SLF001
+            async def write(changes: list[Change]) -> list[Answers]:
+                return await self._store.run(settle(self._store.env, self.view, name, changes))
 
             found = self._settles[key] = GroupCommit(write)
         return found
@@ -543,10 +562,6 @@ class _Queue:
         found = self._settles.get(str(name))
         if found is not None and found.idle:
             del self._settles[str(name)]
-
-    def segment_of(self, ref: str) -> SegmentName:
-        found = parse_message_ref(ref)
-        return found[0] if found else SegmentName(0, "", 0, "", 0)
 
     def wake(self) -> None:
         self.woken.set()
@@ -572,7 +587,7 @@ class _Queue:
 
     def _changed(self, key: str) -> None:
         name = self.view.keys.parse(key)
-        if name is not None and name.due <= self._store._env.now():  # noqa: SLF001
+        if name is not None and name.due <= self._store.env.now():
             self.view.add_candidate(name)
         else:
             self.view.stale()
@@ -582,6 +597,15 @@ class _Queue:
         for stop in self._unwatch or ():
             stop()
         self._unwatch = None
+
+
+_NOT_SETTLED = StaleLease("the settlement was not carried out")
+
+
+def _foreign(message: Message) -> StaleLease:
+    return StaleLease(
+        f"token {message.lease.token!r} does not belong to message {message.id!r}; settle with the message as claimed"
+    )
 
 
 def _too_large(size: int, view: QueueView) -> PayloadTooLarge:
@@ -595,7 +619,9 @@ def _messages(queue: str, loaded: Loaded) -> list[Message]:
     grant, segment = loaded.grant, loaded.grant.segment
     token, version, owner, expires = grant.token, grant.version, grant.owner, grant.expires_at_ms
     messages: list[Message] = []
-    for place, attempt, limit, entry in zip(grant.members, grant.attempts, grant.max_attempts, loaded.entries, strict=True):
+    for place, attempt, limit, entry in zip(
+        grant.members, grant.attempts, grant.max_attempts, loaded.entries, strict=True
+    ):
         ref = f"{segment}-{place}"
         messages.append(
             Message(
@@ -617,6 +643,24 @@ def _messages(queue: str, loaded: Loaded) -> list[Message]:
             )
         )
     return messages
+
+
+def _entry(message: Outgoing, payload: bytes | None, size: int, now: int) -> Entry:
+    return Entry(
+        payload,
+        size,
+        now,
+        message.content_type,
+        message.correlation_id,
+        message.attributes,
+        message.group,
+        now + to_ms(message.delay) if message.delay else 0,
+        None if message.ttl is None else to_ms(message.ttl),
+        message.max_attempts,
+        message.id,
+        None,
+        message.priority,
+    )
 
 
 def _entry_of(message: Message) -> Entry:

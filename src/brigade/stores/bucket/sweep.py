@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from brigade.blobs import Create, DeleteIf, Item
 from brigade.clock import to_ms
 from brigade.errors import CorruptObject
-from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account, read_lane, read_segment, remember
+from brigade.stores.bucket.accounts import (
+    Account,
+    after_loss,
+    commit,
+    open_account,
+    read_lane,
+    read_segment,
+    remember,
+)
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.finish import finish
@@ -125,7 +133,7 @@ def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> 
         specs = specs_of(entries)
     elif rules.lapse is None or rules.lapse > env.now():
         return
-    book = Book.fresh(name.count, specs)
+    book = Book.fresh(name.size, specs)
     book.claim(limit=0, now=env.now(), expires=0, token="", owner="", rules=rules)
     if not book.changed:
         return
@@ -260,11 +268,8 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         if found is None:
             continue
         marker, etag = found
-        if marker.done:
-            drop = _old(env, item, retention)
-        else:
-            drop = not (yield from _alive(view, marker.ref, done))
-        if drop:
+        over = _old(env, item, retention) if marker.done else not (yield from _alive(view, marker.ref, done))
+        if over:
             yield DeleteIf(item.key, etag)
             done.expired += 1
 
@@ -275,4 +280,3 @@ def _sweep_history(env: Env, view: QueueView, done: Swept) -> Proto[None]:
     old = [item.key for item in items if (name := HistoryName.parse(item.key)) is None or name.at < oldest]
     yield from delete(old)
     done.expired += len(old)
-
