@@ -39,6 +39,11 @@ class Hub:
         if loop is None:
             work.close()
             raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ConfigError(
+                "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
+            )
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()

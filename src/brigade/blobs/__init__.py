@@ -146,6 +146,9 @@ class Blobs(Protocol):
     poll_interval: float
     """Seconds between looks of a waiting claimer, when nothing wakes it."""
 
+    immediate: bool
+    """Whether `try_now` answers every operation, so that running things side by side gains nothing."""
+
     async def perform(self, op: Op) -> object:
         """Do one operation. Raises StoreUnavailable or PermissionDenied where the store doesn't answer."""
         ...

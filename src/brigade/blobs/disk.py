@@ -40,7 +40,8 @@ class DiskBlobs:
     """A directory as a bucket."""
 
     listing_ttl = 0.1
-    poll_interval = 2.0
+    immediate = False
+    poll_interval = 6.0
 
     def __init__(self, root: str, *, fsync: bool = True, watch: bool = True) -> None:
         self._root = os.path.abspath(root)

@@ -123,7 +123,8 @@ class MemoryBlobs:
     """One connection to a memory bucket; counts what it asks for."""
 
     listing_ttl = 1.0
-    poll_interval = 5.0
+    immediate = True
+    poll_interval = 6.0
 
     def __init__(self, name: str = "", *, bucket: Bucket | None = None) -> None:
         self._bucket = bucket or Bucket.named(name)

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line. Importing this costs nothing: click and rich are imported when a command runs."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of `brigade`."""
+    from brigade.cli.app import run
+
+    run()

@@ -112,8 +112,10 @@ def note(view: QueueView, name: SegmentName, ledger: Ledger, *, ours: bool) -> N
     """See what has to be done next: moves by whoever sees them, history by whoever made the ledger final."""
     if any(not move.done for move in ledger.moves):
         view.unmoved.add(name)
-    if ledger.final and ours:
-        view.finished[name] = ledger
+    if ledger.final:
+        view.drop_candidate(name)
+        if ours:
+            view.finished[name] = ledger
 
 
 def remember_lane(view: QueueView, lane: str, value: Lane, etag: str) -> None:

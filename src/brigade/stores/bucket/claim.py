@@ -155,21 +155,9 @@ def _walk(
     lease = to_ms(visibility)
     if view.lanes and not only_derived:
         won += yield from claim_lanes(env, view, limit=limit, owner=owner, lease=lease)
-    total = sum(map(len, won))
-    names, place = tuple(view.candidates), 0
-    if only_derived:
-        names = tuple(name for name in names if name.derived)
-    while total < limit and place < len(names):
-        batch: list[tuple[SegmentName, int]] = []
-        planned, now = total, env.now()
-        while place < len(names) and planned < limit and len(batch) < WIDTH:
-            name = names[place]
-            place += 1
-            known = view.ledgers.get(name)
-            if known is None or known.next_at <= now:
-                share = min(limit - planned, name.size)
-                planned += share
-                batch.append((name, share))
+    total, after = sum(map(len, won)), None
+    while total < limit:
+        batch, after = _next_batch(view, after, limit - total, env.now(), only_derived)
         if not batch:
             break
         answers = yield from side_by_side(
@@ -181,9 +169,27 @@ def _walk(
             known = view.ledgers.get(name)
             if name in view.ended or (known is not None and known.next_at == FOREVER):
                 view.drop_candidate(name)
-        if "conflict" in answers and place < len(names):
-            place += env.ids.below(min(SPREAD, len(names) - place))
+        if "conflict" in answers:
+            after = view.skip(after, env.ids.below(SPREAD))
     return won
+
+
+def _next_batch(
+    view: QueueView, after: SegmentName | None, wanted: int, now: int, only_derived: bool
+) -> tuple[list[tuple[SegmentName, int]], SegmentName | None]:
+    """The next few segments worth trying, each with its share of what is wanted, and the last one looked at."""
+    batch: list[tuple[SegmentName, int]] = []
+    for name in view.after(after):
+        if wanted <= 0 or len(batch) == WIDTH:
+            break
+        after = name
+        known = view.ledgers.get(name)
+        if (known is not None and known.next_at > now) or (only_derived and not name.derived):
+            continue
+        share = min(wanted, name.size)
+        wanted -= share
+        batch.append((name, share))
+    return batch, after
 
 
 def _claim_segment(

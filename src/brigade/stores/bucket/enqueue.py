@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade.blobs import Create, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
@@ -30,6 +31,7 @@ from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneE
 __all__ = ["Draft", "enqueue", "ensure_appended", "is_special", "publish", "specs_of"]
 
 GIVE_UP_AFTER = 600.0
+PATIENCE = 2.0
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +48,23 @@ def is_special(entry: Entry) -> bool:
 
 def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
     """Make messages durable, in as few segments as their priorities, lanes and kinds allow."""
+    first: dict[str, int] = {}
+    repeated: dict[int, int] = {}
+    for place, draft in enumerate(drafts):
+        if draft.entry.own_id is not None and first.setdefault(draft.entry.own_id, place) != place:
+            repeated[place] = first[draft.entry.own_id]
+    if not repeated:
+        return (yield from _enqueue(env, view, drafts))
+    kept = [place for place in range(len(drafts)) if place not in repeated]
+    answers = yield from _enqueue(env, view, [drafts[place] for place in kept])
+    receipts = dict(zip(kept, answers, strict=True))
+    return [
+        receipts[place] if place in receipts else replace(receipts[repeated[place]], duplicate=True)
+        for place in range(len(drafts))
+    ]
+
+
+def _enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
     results: list[Receipt | None] = [None] * len(drafts)
     batches = _batches(env, view, drafts)
     if len(batches) == 1 and not batches[0][0].special:
@@ -258,6 +277,7 @@ def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Receipt
     """Take the user's id for `ref`: None, or where the message with that id already lies."""
     own_id = entry.own_id or ""
     key = view.keys.marker(own_id)
+    started = env.clock.monotonic()
     mine = Marker(env.ids.nonce(), own_id, ref, env.now(), entry.correlation or own_id)
     answer = yield from write(env, Create(key, MARKER.encode(mine)))
     while isinstance(answer, Lost):
@@ -272,7 +292,12 @@ def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Receipt
         marker, etag = current
         if marker.ref == ref:
             return None
-        written = marker.done or (yield from _was_written(env, view, marker))
+        patient = env.clock.monotonic() - started < PATIENCE
+        written = marker.done or (yield from _was_written(env, view, marker, patient))
+        if written is None:
+            yield Sleep(env.ids.uniform(0.05, 0.2))
+            answer = Lost((yield from get(key)), False)
+            continue
         if written:
             return Receipt(own_id, view.keys.queue, marker.correlation, True, marker.ref)
         mine = Marker(env.ids.nonce(), own_id, ref, env.now(), mine.correlation)
@@ -280,11 +305,12 @@ def _reserve(env: Env, view: QueueView, entry: Entry, ref: str) -> Proto[Receipt
     return None
 
 
-def _was_written(env: Env, view: QueueView, marker: Marker) -> Proto[bool]:
+def _was_written(env: Env, view: QueueView, marker: Marker, patient: bool) -> Proto[bool | None]:
     """Whether the message that an unfinished marker plans is there; if not, see to it that it never will be.
 
-    The marker's maker may be slow, or dead. Taking the planned segment's name with a void one decides it: a
-    create-only write has one winner. A segment in a lane may lack its place there, which is made good here.
+    The marker's maker may be about to write it (None, while there is patience), or slow, or dead. Taking the
+    planned segment's name with a void one decides it: a create-only write has one winner. A segment in a lane
+    may lack its place there, which is made good here.
     """
     planned = parse_message_ref(marker.ref)
     if planned is None:
@@ -293,6 +319,8 @@ def _was_written(env: Env, view: QueueView, marker: Marker) -> Proto[bool]:
     key = view.keys.segment(name)
     found = yield from read(env, SEGMENT, key)
     if found is None:
+        if patient:
+            return None
         void = Segment(env.ids.nonce(), [], void=True)
         answer = yield from write(env, Create(key, SEGMENT.encode(void)))
         if not isinstance(answer, Lost):

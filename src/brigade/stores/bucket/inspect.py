@@ -145,7 +145,7 @@ def find(env: Env, view: QueueView, message_id: str) -> Proto[MessageInfo]:
     if entry is not None:
         book = Book(account.ledger) if account else Book.fresh(name.size, specs_of(entries or ()))
         return _info(view, name, place, entry, book)
-    ended = yield from ended_since(env, view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
+    ended = yield from ended_since(view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
     record = ended.get(f"{name}-{place}")
     if record is not None:
         return _from_record(record)

@@ -8,7 +8,10 @@ taken for an hour after its segment has ended, so that a slow mover cannot make 
 
 from __future__ import annotations
 
+import contextlib
+
 from brigade.blobs import Blob, Create
+from brigade.errors import StoreUnavailable
 from brigade.model import FailureInfo
 from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
 from brigade.stores.bucket.book import Book
@@ -21,10 +24,11 @@ __all__ = ["complete_moves", "copy_state"]
 
 
 def complete_moves(env: Env, view: QueueView) -> Proto[None]:
-    """Carry out every undone move that this process has seen."""
+    """Carry out every undone move that this process has seen. What the store refuses now, a sweeper does later."""
     while view.unmoved:
         name = view.unmoved.pop()
-        yield from _complete(env, view, name)
+        with contextlib.suppress(StoreUnavailable):
+            yield from _complete(env, view, name)
 
 
 def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:

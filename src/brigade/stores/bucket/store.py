@@ -60,6 +60,8 @@ FINISH_LINGER = 0.5
 FINISH_BATCH = 256
 SWEEP_EVERY = 300.0
 POLICY_TTL = 30.0
+FIRST_POLL = 0.1
+SAFETY_POLL = 30.0
 RESULT_LIMIT = 4096
 RESULTS_LIMIT = 64 * 1024
 
@@ -135,21 +137,15 @@ class BucketStore:
 
     async def wait(self, queue: str, seconds: float) -> None:
         held = await self._queue(queue)
-        watched = held.watch(self._blobs)
-        known = [one.next_at for one in held.view.ledgers.values()]
-        known += [one.next_at for one in held.view.lanes.values()]
+        longest = SAFETY_POLL if held.watch(self._blobs) else self._blobs.poll_interval
+        interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if held.view.has_lanes else 1))
+        known = [one.next_at for one in (*held.view.ledgers.values(), *held.view.lanes.values())]
         soonest = min([held.view.next_due, *known]) - self.env.now()
-        interval = (
-            self._blobs.poll_interval if watched else min(held.idle_polls * 0.25 + 0.1, self._blobs.poll_interval)
-        )
-        held.idle_polls += 1
         timeout = min(seconds, max(soonest / 1000, 0.001), interval * self.env.ids.uniform(0.8, 1.2))
-        try:
+        held.idle_polls = min(held.idle_polls + 1, 20)
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(held.woken.wait(), timeout)
             held.idle_polls = 0
-        except TimeoutError:
-            if not watched or soonest > 0:
-                held.view.stale()
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
         held = await self._queue(queue)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from brigade.clock import FOREVER
 from brigade.policy import QueuePolicy
@@ -79,6 +81,16 @@ class QueueView:
         place = bisect_left(self.candidates, name)
         if place < len(self.candidates) and self.candidates[place] == name:
             del self.candidates[place]
+
+    def after(self, name: SegmentName | None) -> Iterator[SegmentName]:
+        """The candidates that come after `name`, or all. They must not change while this is read."""
+        start = 0 if name is None else bisect_right(self.candidates, name)
+        return islice(self.candidates, start, None)
+
+    def skip(self, name: SegmentName | None, count: int) -> SegmentName | None:
+        """The candidate `count` places further on; `name` where there are not that many."""
+        place = (0 if name is None else bisect_right(self.candidates, name)) + count - 1
+        return self.candidates[place] if count and place < len(self.candidates) else name
 
     def stale(self) -> None:
         """List again before the next claim."""

@@ -61,6 +61,14 @@ class Witness:
     def is_present(self, queue: str, segment: str) -> bool:
         return (queue, segment) in self._segments
 
+    def present(self, queue: str) -> list[str]:
+        """The segments that hold messages, and the objects that hold parked failures."""
+        parked = [key for key, value in self._parked.items() if any(value.entries)]
+        prefix = f"q/{queue}/"
+        return [name for owner, name in self._segments if owner == queue] + [
+            key for key in parked if key.startswith(prefix)
+        ]
+
     def _segment(self, queue: str, name: SegmentName, key: str, body: bytes | None) -> None:
         found = SEGMENT.decode(body, key=key) if body is not None else None
         before = self._segments.pop((queue, str(name)), None)

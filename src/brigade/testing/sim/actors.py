@@ -1,0 +1,290 @@
+"""Who does what: producers, workers, and those who look after a queue. Each is a generator of protocol steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brigade.blobs import Blob, Create
+from brigade.clock import to_ms
+from brigade.errors import StaleLease, StoreUnavailable
+from brigade.stores.bucket.claim import Loaded, claim, load
+from brigade.stores.bucket.enqueue import Draft, enqueue
+from brigade.stores.bucket.keys import SegmentName, lane_name
+from brigade.stores.bucket.settle import Change, settle
+from brigade.stores.bucket.state import load_state, save_state
+from brigade.stores.bucket.steps import Proto, Sleep, get, write
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import Entry
+from brigade.testing.sim import records as r
+from brigade.testing.sim.process import Process
+from brigade.testing.sim.scenario import JOBS
+
+__all__ = ["Held", "deliver", "producer", "settle_told", "worker"]
+
+PLANS = ("ack", "release", "extend", "forget", "late", "nack", "reject")
+WEIGHTS = (60, 6, 10, 5, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message that a worker holds."""
+
+    name: SegmentName
+    place: int
+    token: str
+    version: int
+    attempt: int
+    entry: Entry
+
+    @property
+    def ref(self) -> str:
+        return f"{self.name}-{self.place}"
+
+
+def producer(process: Process) -> Proto[None]:
+    """Enqueue some batches. Where the outcome is unknown, a message with an id of its own is sent again."""
+    rng, world = process.rng, process.world
+    for _ in range(world.scenario.calls):
+        yield Sleep(rng.uniform(0, 3))
+        drafts = [_draft(process) for _ in range(rng.choice((1, 1, 2, 5, 12)))]
+        if rng.random() < world.scenario.large:
+            drafts = [(yield from _apart(process, drafts[0]))]
+        for tries in range(3):
+            sent = yield from _enqueue(process, drafts)
+            drafts = [draft for draft in drafts if draft.entry.own_id is not None]
+            if sent or not drafts or tries == 2:
+                break
+            yield Sleep(rng.uniform(0, 1))
+
+
+def _draft(process: Process) -> Draft:
+    rng, scenario = process.rng, process.world.scenario
+    uid = process.world.uid()
+    now = process.env.now()
+    payload = f"{uid}:{'x' * rng.randrange(40)}".encode()
+    entry = Entry(payload, len(payload), now, "text/plain", uid, priority=rng.choice((0, 5, 5, 9)))
+    if rng.random() < scenario.own_ids:
+        entry.own_id = f"own-{rng.randrange(12)}"
+    if scenario.groups and rng.random() < 0.8:
+        entry.group = rng.choice(scenario.groups)
+    if rng.random() < scenario.delays:
+        entry.due = now + rng.randrange(1, 8000)
+    if rng.random() < scenario.ttls:
+        entry.ttl = rng.randrange(500, 8000)
+    if rng.random() < scenario.limits:
+        entry.max_attempts = rng.randint(1, 4)
+    return Draft(entry)
+
+
+def _apart(process: Process, draft: Draft) -> Proto[Draft]:
+    """Store the payload in a blob of its own first, as a stream would be."""
+    view, entry = process.view(JOBS), draft.entry
+    lane = lane_name(entry.group) if view.policy.ordering_guarantee or entry.group is not None else ""
+    name = SegmentName.make(
+        process.env.ids,
+        now=process.env.now(),
+        due=entry.due,
+        priority=0 if lane else entry.priority,
+        lane=lane,
+        count=1,
+        lifo=view.policy.ordering == "lifo",
+        special=not lane and draft.special,
+    )
+    body = entry.payload or b""
+    try:
+        yield from write(process.env, Create(view.keys.blob(f"{name}-0"), body))
+    except StoreUnavailable:
+        return draft
+    apart = Entry(
+        None,
+        entry.size,
+        entry.enqueued,
+        entry.content_type,
+        entry.correlation,
+        None,
+        entry.group,
+        entry.due,
+        entry.ttl,
+        entry.max_attempts,
+        entry.own_id,
+        priority=entry.priority,
+    )
+    process.world.tell(_intent(process, apart, body))
+    return Draft(apart, name)
+
+
+def _intent(process: Process, entry: Entry, payload: bytes) -> r.Intent:
+    return r.Intent(
+        at=process.world.now(),
+        queue=JOBS,
+        uid=entry.correlation or "",
+        payload=payload,
+        own_id=entry.own_id,
+        group=entry.group,
+        priority=entry.priority,
+    )
+
+
+def _enqueue(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
+    world = process.world
+    for draft in drafts:
+        if draft.entry.payload is not None:
+            world.tell(_intent(process, draft.entry, draft.entry.payload))
+    try:
+        placed = yield from enqueue(process.env, process.view(JOBS), drafts)
+    except StoreUnavailable:
+        for draft in drafts:
+            world.tell(r.Unsure(at=world.now(), queue=JOBS, uid=draft.entry.correlation or ""))
+        return False
+    for draft, result in zip(drafts, placed, strict=True):
+        world.tell(
+            r.Returned(
+                at=world.now(),
+                queue=JOBS,
+                uid=draft.entry.correlation or "",
+                ref=result.ref,
+                duplicate=result.duplicate,
+            )
+        )
+    return True
+
+
+def worker(process: Process, queue: str = JOBS) -> Proto[None]:
+    """Claim, load and settle, until the run is over."""
+    rng, world, view = process.rng, process.world, process.view(queue)
+    idle = 0
+    while not world.stopping:
+        since = len(world.history)
+        try:
+            grants = yield from claim(
+                process.env,
+                view,
+                limit=rng.choice((1, 1, 2, 5, 10, 50)),
+                owner=process.name,
+                visibility=view.policy.visibility_timeout,
+                listing_ttl=1.0,
+            )
+            loaded = yield from load(process.env, view, grants)
+            held = yield from deliver(process, queue, loaded, since)
+        except StoreUnavailable:
+            yield Sleep(rng.uniform(0, 1))
+            continue
+        idle = 0 if held else idle + 1
+        if not held:
+            yield Sleep(rng.uniform(0.05, 0.2) * 2 ** min(idle, 8 if world.scenario.faults.coma else 5))
+            continue
+        yield from _work(process, view, held)
+
+
+def deliver(process: Process, queue: str, loaded: Sequence[Loaded], since: int) -> Proto[list[Held]]:
+    """Read what is stored apart, and note that the messages are in a worker's hands."""
+    world, view = process.world, process.view(queue)
+    held: list[Held] = []
+    for item in loaded:
+        grant = item.grant
+        for place, attempt, limit, entry in zip(
+            grant.members, grant.attempts, grant.max_attempts, item.entries, strict=True
+        ):
+            payload = entry.payload
+            if payload is None:
+                blob: Blob | None = yield from get(view.keys.blob(f"{item.name}-{place}"))
+                payload = b"" if blob is None else blob.body
+            held.append(Held(item.name, place, grant.token, grant.version, attempt, entry))
+            world.tell(
+                r.Delivered(
+                    at=world.now(),
+                    queue=queue,
+                    ref=f"{item.name}-{place}",
+                    uid=entry.correlation or "",
+                    token=grant.token,
+                    version=grant.version,
+                    attempt=attempt,
+                    max_attempts=limit,
+                    payload=payload,
+                    own_id=entry.own_id,
+                    group=entry.group,
+                    priority=entry.priority,
+                    since=since,
+                )
+            )
+    return held
+
+
+def _work(process: Process, view: QueueView, held: Sequence[Held]) -> Proto[None]:
+    """Decide what becomes of each message, and settle in one batch a segment or one by one."""
+    rng, scenario = process.rng, process.world.scenario
+    yield Sleep(rng.uniform(0, 0.3) * scenario.lease)
+    if rng.random() < 0.1:
+        yield from _keep_state(process, view, held[0])
+    weights = (*WEIGHTS, scenario.failing * 87, scenario.failing * 20)
+    plans = {message: rng.choices(PLANS, weights)[0] for message in held}
+    if "late" in plans.values():
+        yield Sleep(rng.uniform(0.8, 3) * scenario.lease)
+    by_segment: dict[SegmentName, list[Change]] = {}
+    for message in held:
+        for change in _changes(process, view, message, plans[message]):
+            by_segment.setdefault(message.name, []).append(change)
+    single = rng.random() < 0.3
+    for name, changes in by_segment.items():
+        for batch in [[change] for change in changes] if single else [changes]:
+            yield from settle_told(process, view, name, batch)
+
+
+def _changes(process: Process, view: QueueView, message: Held, plan: str) -> list[Change]:
+    rng, now = process.rng, process.env.now()
+    place, token, version = message.place, message.token, message.version
+    match plan:
+        case "forget":
+            return []
+        case "nack" | "reject":
+            wait = view.policy.backoff.delay(message.attempt - 1, process.env.ids.uniform)
+            return [Change("nack", place, token, version, now + to_ms(wait), "no luck", plan == "reject")]
+        case "release":
+            return [Change("release", place, token, version, now + rng.choice((0, 0, 1500)))]
+        case "extend":
+            longer = now + to_ms(rng.uniform(0.5, 2) * view.policy.visibility_timeout)
+            extend = Change("extend", place, token, version, longer)
+            if rng.random() < 0.3:
+                return [extend]
+            return [extend, Change("ack", place, token, version)]
+        case _:
+            return [Change("ack", place, token, version, result=b'"done"')]
+
+
+def settle_told(
+    process: Process, view: QueueView, name: SegmentName, changes: Sequence[Change], *, tries: int = 2
+) -> Proto[None]:
+    """Settle and note the answers; where there was none, some try again."""
+    world = process.world
+    for attempt in range(tries):
+        try:
+            answers = yield from settle(process.env, view, name, changes)
+        except StoreUnavailable:
+            told = ["unknown"] * len(changes)
+        else:
+            told = ["stale" if isinstance(answer, StaleLease) else "ok" for answer in answers]
+        for change, answer in zip(changes, told, strict=True):
+            world.tell(
+                r.Told(
+                    at=world.now(),
+                    queue=view.keys.queue,
+                    ref=f"{name}-{change.place}",
+                    token=change.token,
+                    kind=change.kind,
+                    answer=answer,
+                )
+            )
+        if "unknown" not in told or process.rng.random() < 0.5 or attempt + 1 == tries:
+            return
+        yield Sleep(process.rng.uniform(0, 0.5))
+
+
+def _keep_state(process: Process, view: QueueView, message: Held) -> Proto[None]:
+    """Save workflow state beside the message."""
+    try:
+        found = yield from load_state(process.env, view, message.ref)
+        etag = found[1] if found else None
+        yield from save_state(process.env, view, message.ref, b"1", etag, message.entry.correlation or "")
+    except (StoreUnavailable, StaleLease):
+        pass
