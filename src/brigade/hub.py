@@ -32,6 +32,7 @@ class AsyncHub:
         self._url = url
         self._options = options
         self._store: Store | None = None
+        self._counted: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.events = Events()
         self.clock: Clock = SystemClock()
@@ -80,8 +81,8 @@ class AsyncHub:
         return self.events.on(name, listener)
 
     def requests(self) -> dict[str, int]:
-        """How many storage operations of each kind this hub has made."""
-        return self.store.requests()
+        """How many storage operations of each kind this hub has made; after it is closed, in all."""
+        return dict(self._counted) if self._store is None else self._store.requests()
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """See work through that its caller no longer waits for."""
@@ -100,6 +101,7 @@ class AsyncHub:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             store, self._store = self._store, None
             await store.close()
+            self._counted = store.requests()
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:

@@ -56,13 +56,13 @@ class DiskBlobs:
             self._locks = [_FileLock(os.path.join(self._root, ".locks", f"{n:02x}")) for n in range(LOCKS)]
             self._check_timestamps()
         network = is_network_filesystem(self._root)
-        self._inline_reads = not network
+        self._local = not network
         self._watch = DirectoryWatch(self._root) if watch and not network else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="brigade-disk")
         self._sweep_temporary()
 
     def try_now(self, op: Op) -> object:
-        if self._inline_reads and isinstance(op, Get):
+        if self._local and isinstance(op, Get):
             return self._perform(op)
         return NotImplemented
 

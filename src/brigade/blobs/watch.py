@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 __all__ = ["DirectoryWatch", "is_network_filesystem"]
 
+_DELETED = 3
 log = logging.getLogger("brigade")
 _NETWORK = {0x6969, 0xFF534D42, 0xFE534D42, 0x517B, 0x01021997, 0x65735546, 0x564C, 0x5346414F, 0x00C36400}
 """statfs types of NFS, CIFS, SMB2, SMB, 9p, FUSE, NCP, AFS and Ceph: changes made elsewhere raise no event there."""
@@ -66,28 +66,26 @@ class DirectoryWatch:
             self._subscribers.pop(number, None)
 
     def _run(self, stop: threading.Event) -> None:
-        from watchfiles import watch
+        from watchfiles._rust_notify import RustNotify
 
         start = len(self._root) + 1
         try:
-            changes: Any = watch(
-                os.path.join(self._root, "q"),
-                watch_filter=None,
-                debounce=10,
-                step=5,
-                stop_event=stop,
-                rust_timeout=1000,
-                yield_on_timeout=True,
-                raise_interrupt=False,
-                recursive=True,
-            )
-            for batch in changes:
-                if batch:
-                    self._tell([path[start:] for _, path in batch])
+            with RustNotify([os.path.join(self._root, "q")], False, False, 300, True, True) as notify:
+                self._tell_all()
+                while not stop.is_set():
+                    changes = notify.watch(10, 5, 500, stop)
+                    if isinstance(changes, set):
+                        self._tell([path[start:] for kind, path in changes if kind != _DELETED])
         except Exception as error:
             log.warning("cannot watch %s (%s); waiting claims fall back to polling", self._root, error)
             self._broken = True
-            self._tell([prefix for prefix, _ in self._subscribers.values()])
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """What came before the watch was in place is nobody's event: let every subscriber look once."""
+        with self._lock:
+            prefixes = [prefix for prefix, _ in self._subscribers.values()]
+        self._tell(prefixes)
 
     def _tell(self, keys: list[str]) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["connected", "console", "json_option", "print_json", "table", "url_option", "when"]
+__all__ = ["age", "connected", "console", "json_option", "print_json", "table", "url_option", "when"]
 
 DEFAULT_URL = "file://./.brigade"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,6 +75,14 @@ def table(*columns: str, numbers: bool = False) -> Table:
     for place, name in enumerate(columns):
         made.add_column(name, justify="right" if numbers and place else "left", overflow="fold")
     return made
+
+
+def age(seconds: float) -> str:
+    """A length of time in its largest unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return "–" if seconds <= 0 else "< 1 s"
 
 
 def when(moment: datetime | None) -> str | None:

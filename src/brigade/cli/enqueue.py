@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,10 +80,7 @@ def enqueue(
             else:
                 click.echo(f"{count} messages enqueued")
             return
-        receipts = [
-            target.enqueue(payload, id=own_id, **{**options, "content_type": options["content_type"] or kind})
-            for payload, kind in _payloads(payloads, path, text=text)
-        ]
+        receipts = [target.enqueue(payload, id=own_id, **options) for payload in _payloads(payloads, path, text=text)]
     if as_json:
         print_json(receipts)
         return
@@ -114,26 +110,26 @@ def _opened(path: Path | None) -> Generator[IO[bytes], None, None]:
         yield file
 
 
-def _payloads(given: tuple[str, ...], path: Path | None, *, text: bool) -> Iterator[tuple[Any, str | None]]:
-    """Payloads with the content type that they should get where that is not plain from the payload."""
+def _payloads(given: tuple[str, ...], path: Path | None, *, text: bool) -> Iterator[Any]:
+    """What to enqueue: values, or something to stream from."""
     if path is not None:
         with path.open("rb") as file:
-            yield file, None
+            yield file
         return
     if not given and sys.stdin.isatty():
         raise click.UsageError("give a payload, --file, or something on standard input")
     for payload in given or ("-",):
         if payload != "-":
-            yield _parsed(payload, text=text), None
+            yield _parsed(payload, text=text)
             continue
         head = sys.stdin.buffer.read(SNIFFED + 1)
         if len(head) > SNIFFED:
-            yield _joined(head, sys.stdin.buffer), None
+            yield _joined(head, sys.stdin.buffer)
             continue
         try:
-            yield _parsed(head.decode(), text=text), None
+            yield _parsed(head.decode(), text=text)
         except UnicodeDecodeError:
-            yield head, None
+            yield head
 
 
 def _parsed(payload: str, *, text: bool) -> Any:
@@ -155,19 +151,16 @@ def _joined(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
 def _enqueue_lines(queue: Queue, source: IO[bytes], options: dict[str, Any]) -> int:
     """Each line is a message; a line that is not JSON stops before anything of its batch is written."""
     total = 0
-    number = itertools.count(1)
+    numbered = enumerate(source, 1)
     with _progress(source) as moved:
-        while batch := list(itertools.islice(source, LINES_AT_ONCE)):
-            values = [_line(line, next(number), total) for line in batch]
-            kept = [value for value in values if value is not None]
-            total += len(queue.enqueue_many(kept, **options))
-            moved(sum(map(len, batch)))
+        while batch := list(itertools.islice(numbered, LINES_AT_ONCE)):
+            values = [_line(line, number, total) for number, line in batch if line.strip()]
+            total += len(queue.enqueue_many(values, **options))
+            moved(sum(len(line) for _, line in batch))
     return total
 
 
 def _line(line: bytes, number: int, done: int) -> Any:
-    if not line.strip():
-        return None
     try:
         return json.loads(line)
     except ValueError as error:
@@ -177,11 +170,11 @@ def _line(line: bytes, number: int, done: int) -> Any:
 
 
 @contextlib.contextmanager
-def _progress(source: IO[bytes]) -> Generator[Any, None, None]:
+def _progress(source: IO[bytes]) -> Generator[Callable[[int], None], None, None]:
     """A bar on standard error while a file is read, if that is a terminal."""
     errors = console(stderr=True)
-    if not errors.is_terminal or isinstance(source, io.BytesIO):
-        yield lambda _: None
+    if not errors.is_terminal:
+        yield _ignore
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -189,4 +182,12 @@ def _progress(source: IO[bytes]) -> Generator[Any, None, None]:
     columns = (TextColumn("enqueue"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:
         task = progress.add_task("enqueue", total=size)
-        yield lambda count: progress.advance(task, count)
+
+        def advance(count: int) -> None:
+            progress.advance(task, count)
+
+        yield advance
+
+
+def _ignore(_: int) -> None:
+    """Nobody watches."""

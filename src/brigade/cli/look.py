@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from brigade.cli.app import Nothing
-from brigade.cli.common import connected, console, json_option, print_json, table, url_option, when
+from brigade.cli.common import age, connected, console, json_option, print_json, table, url_option, when
+from brigade.clock import SystemClock
 from brigade.model import FailureInfo, MessageInfo
 
 __all__ = ["get", "peek"]
@@ -37,11 +38,13 @@ def peek(queue: str, limit: int, url: str, as_json: bool) -> None:
         raise Nothing(f"queue {queue!r} has nothing to hand out now")
     if as_json:
         return
-    shown = table("id", "priority", "attempts", "enqueued", "payload")
+    shown = table("id", "prio", "tries", "age", "payload")
+    shown.columns[0].no_wrap = True
+    now = SystemClock().now()
     for info in found:
-        shown.add_row(
-            info.id, str(info.priority), f"{info.attempts} of {info.max_attempts}", when(info.enqueued_at), _short(info)
-        )
+        waited = age((now - info.enqueued_at_ms) / 1000)
+        tries = f"{info.attempts} of {info.max_attempts}"
+        shown.add_row(info.id, str(info.priority), tries, waited, _short(info))
     console().print(shown)
 
 

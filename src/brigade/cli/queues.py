@@ -6,13 +6,19 @@ import click
 import msgspec
 
 from brigade.cli.app import Nothing
-from brigade.cli.common import connected, console, json_option, print_json, table, url_option
-from brigade.model import Stats
+from brigade.cli.common import age, connected, console, json_option, print_json, table, url_option
 from brigade.sync import Hub
 
 __all__ = ["queues", "stats", "sweep"]
 
-COUNTS = ("ready", "delayed", "in_flight", "succeeded", "failed", "dead_lettered")
+COUNTS = {
+    "ready": "ready",
+    "delayed": "delayed",
+    "in_flight": "in flight",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "dead_lettered": "dead",
+}
 
 
 @click.command(short_help="List the queues of a store.")
@@ -53,11 +59,11 @@ def stats(names: tuple[str, ...], url: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    shown = table("queue", *(name.replace("_", " ") for name in COUNTS), "oldest", numbers=True)
+    shown = table("queue", *COUNTS.values(), "oldest", numbers=True)
     for name, counts in found.items():
         values = msgspec.structs.asdict(counts)
         label = f"{name} (paused)" if counts.paused else name
-        shown.add_row(label, *(f"{values[count]:,}" for count in COUNTS), _age(counts))
+        shown.add_row(label, *(f"{values[count]:,}" for count in COUNTS), age(counts.oldest_age))
     console().print(shown)
 
 
@@ -92,11 +98,3 @@ def _chosen(hub: Hub, names: tuple[str, ...]) -> list[str]:
     if not found:
         raise Nothing("the store has no queues yet; `brigade enqueue` makes one")
     return found
-
-
-def _age(counts: Stats) -> str:
-    age = counts.oldest_age
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if age >= size:
-            return f"{age / size:.0f} {unit}"
-    return "–" if not age else "< 1 s"

@@ -26,15 +26,9 @@ class GroupCommit(Generic[T, R]):
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
         """The results for these items, in order. A caller that is cancelled doesn't undo its write."""
-        if self._writer is None and not self._waiting:
-            self._writer = asyncio.current_task()
-            try:
-                return await self._write(list(items))
-            finally:
-                self._writer = None
-                self._go_on()
         done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, done))
+        self._go_on()
         return await asyncio.shield(done)
 
     def _go_on(self) -> None:

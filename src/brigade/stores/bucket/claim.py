@@ -7,7 +7,7 @@ was won; where the segment is gone, the ledger is an orphan and is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brigade.blobs import Create, Item, Swap
@@ -55,8 +55,8 @@ def claim(
     `only_derived` leaves everything alone but segments with derived names: dead letters among them.
     """
     fresh = False
-    now = env.clock.monotonic()
-    if view.listed_at is None or now - view.listed_at > listing_ttl or env.now() >= view.next_due:
+    old = view.listed_at is None or env.clock.monotonic() - view.listed_at > listing_ttl
+    if old or env.now() >= view.next_due:
         yield from refresh(env, view)
         fresh = True
     while True:
@@ -65,71 +65,90 @@ def claim(
         won = yield from _walk(env, view, limit, owner, visibility, only_derived)
         if view.unmoved:
             yield from complete_moves(env, view)
-        if won or fresh:
+        if won:
             return won
-        yield from refresh(env, view)
-        fresh = True
+        if view.more_after is not None:
+            yield from _list_more(env, view)
+        elif not fresh:
+            yield from refresh(env, view)
+            fresh = True
+        else:
+            return []
 
 
 def refresh(env: Env, view: QueueView) -> Proto[None]:
-    """List candidates and what is known of their ledgers."""
-    candidates = yield from _list_candidates(env, view)
-    listed: dict[SegmentName, Item] = {}
-    if candidates:
-        after = ""
-        while True:
-            page = yield from list_page(view.keys.ledgers, after)
-            for item in page.items:
-                name = view.keys.parse(item.key)
-                if name is not None:
-                    listed[name] = item
-            if not page.more or len(listed) >= 4 * ENOUGH:
-                break
-            after = page.items[-1].key
-    known: dict[SegmentName, KnownLedger] = {}
-    for name in candidates:
-        item, before = listed.get(name), view.ledgers.get(name)
-        if item is None:
-            continue
-        known[name] = before if before and before.etag == item.etag else KnownLedger(None, None, 0)
-    view.ledgers = known
-    view.entries = {name: entries for name, entries in view.entries.items() if name in known or name.lane}
+    """List the candidates anew, from the head, with what is known of their ledgers."""
+    view.paused, view.next_due, view.more_after = False, FOREVER, ""
+    before, view.candidates = view.ledgers, []
+    view.ledgers = {}
+    yield from _list_more(env, view, before)
     if view.has_lanes:
         yield from _list_lanes(view)
-    view.ended &= set(candidates)
-    view.candidates = [name for name in candidates if name not in view.ended]
+    view.entries = {name: entries for name, entries in view.entries.items() if name in view.ledgers or name.lane}
     view.listed_at = env.clock.monotonic()
 
 
-def _list_candidates(env: Env, view: QueueView) -> Proto[list[SegmentName]]:
+def _list_more(env: Env, view: QueueView, before: Mapping[SegmentName, KnownLedger] | None = None) -> Proto[None]:
+    """Go on with the listing until there are enough candidates that may have something to give."""
+    known = before if before is not None else view.ledgers
+    found = yield from _list_candidates(env, view, known)
+    if found:
+        items = yield from _list_ledgers(view, found[0], found[-1])
+        for name in found:
+            item = items.get(name)
+            if item is not None:
+                seen = known.get(name)
+                view.ledgers[name] = seen if seen and seen.etag == item.etag else KnownLedger(None, None, 0)
+    view.candidates = sorted({*view.candidates, *found})
+
+
+def _list_ledgers(view: QueueView, first: SegmentName, last: SegmentName) -> Proto[dict[SegmentName, Item]]:
+    """The ledgers of the segments from the first to the last: they sort alike."""
+    items: dict[SegmentName, Item] = {}
+    after, end = view.keys.ledger(first)[: -len(first.uid)], view.keys.ledger(last)
+    while True:
+        page = yield from list_page(view.keys.ledgers, after)
+        for item in page.items:
+            name = view.keys.parse(item.key)
+            if name is not None:
+                items[name] = item
+        if not page.more or page.items[-1].key >= end:
+            return items
+        after = page.items[-1].key
+
+
+def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, KnownLedger]) -> Proto[list[SegmentName]]:
     """Segments with something due, in delivery order; skips what is not due yet without reading through it."""
     keys, now = view.keys, env.now()
     found: list[SegmentName] = []
-    paused = False
-    next_due = FOREVER
-    after = ""
+    still_there: set[SegmentName] = set()
+    after = view.more_after or ""
+    from_head = not after
     while True:
         page = yield from list_page(keys.segments, after)
         skipped = -1
         for item in page.items:
-            if item.key == keys.paused_flag:
-                paused = True
-            elif item.key == keys.lanes_flag:
-                view.has_lanes = True
             name = keys.parse(item.key)
-            if name is None or name.priority == skipped:
+            if name is None:
+                view.paused = view.paused or item.key == keys.paused_flag
+                view.has_lanes = view.has_lanes or item.key == keys.lanes_flag
+            elif name.priority == skipped:
                 continue
-            if name.due <= now:
+            elif name.due > now:
+                view.next_due = min(view.next_due, name.due)
+                skipped = skipped if name.lifo else name.priority
+            elif name in view.ended:
+                still_there.add(name)
+            elif (seen := known.get(name)) is not None and seen.next_at == FOREVER:
+                view.ledgers[name] = seen
+            else:
                 found.append(name)
-                continue
-            next_due = min(next_due, name.due)
-            if not name.lifo:
-                skipped = name.priority
+        after = page.items[-1].key if page.items and skipped < 0 else f"{keys.segments}{skipped}/~"
+        view.more_after = after if page.more else None
+        if not page.more and from_head:
+            view.ended = still_there
         if not page.more or len(found) >= ENOUGH:
-            break
-        after = page.items[-1].key if skipped < 0 else f"{keys.segments}{skipped}/~"
-    view.paused, view.next_due = paused, next_due
-    return found
+            return found
 
 
 def _list_lanes(view: QueueView) -> Proto[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
@@ -137,7 +137,11 @@ class BucketStore:
 
     async def wait(self, queue: str, seconds: float) -> None:
         held = await self._queue(queue)
+        listening = held.listening
         longest = SAFETY_POLL if held.watch(self._blobs) else self._blobs.poll_interval
+        if held.listening and not listening:
+            held.view.stale()
+            return
         interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if held.view.has_lanes else 1))
         known = [one.next_at for one in (*held.view.ledgers.values(), *held.view.lanes.values())]
         soonest = min([held.view.next_due, *known]) - self.env.now()
@@ -535,7 +539,8 @@ class _Queue:
         self.finisher: asyncio.Task[None] | None = None
         self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(self._write_drafts)
         self._settles: dict[str, GroupCommit[Change, Answers]] = {}
-        self._unwatch: list[Any] | None = None
+        self.listening = False
+        self._stops: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
 
     async def _write_drafts(self, drafts: list[Draft]) -> list[Receipt]:
@@ -570,11 +575,12 @@ class _Queue:
 
     def watch(self, blobs: Blobs) -> bool:
         """Listen to the store for new segments; False where it can't tell."""
-        if self._unwatch is None:
+        if not self.listening:
+            self.listening = True
             keys = self.view.keys
             stops = [blobs.watch(prefix, self._told) for prefix in (keys.segments, keys.lanes)]
-            self._unwatch = [stop for stop in stops if stop is not None]
-        return bool(self._unwatch)
+            self._stops = [stop for stop in stops if stop is not None]
+        return bool(self._stops)
 
     def _told(self, key: str) -> None:
         """Called from any thread."""
@@ -590,9 +596,10 @@ class _Queue:
         self.wake()
 
     def close(self) -> None:
-        for stop in self._unwatch or ():
+        for stop in self._stops:
             stop()
-        self._unwatch = None
+        self._stops = []
+        self.listening = False
 
 
 _NOT_SETTLED = StaleLease("the settlement was not carried out")

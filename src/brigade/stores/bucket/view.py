@@ -49,6 +49,7 @@ class QueueView:
         self.announced_lanes = False
         self.listed_at: float | None = None
         self.next_due = FOREVER
+        self.more_after: str | None = None
         self.candidates: list[SegmentName] = []
         self.ledgers: dict[SegmentName, KnownLedger] = {}
         self.lanes: dict[str, KnownLane] = {}

@@ -9,7 +9,7 @@ from brigade.blobs import Blob, Create
 from brigade.clock import to_ms
 from brigade.errors import StaleLease, StoreUnavailable
 from brigade.stores.bucket.claim import Loaded, claim, load
-from brigade.stores.bucket.enqueue import Draft, enqueue
+from brigade.stores.bucket.enqueue import Draft, enqueue, is_special
 from brigade.stores.bucket.keys import SegmentName, lane_name
 from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.state import load_state, save_state
@@ -20,7 +20,7 @@ from brigade.testing.sim import records as r
 from brigade.testing.sim.process import Process
 from brigade.testing.sim.scenario import JOBS
 
-__all__ = ["Held", "deliver", "producer", "settle_told", "worker"]
+__all__ = ["Held", "deliver", "producer", "settle_told", "together", "worker"]
 
 PLANS = ("ack", "release", "extend", "forget", "late", "nack", "reject")
 WEIGHTS = (60, 6, 10, 5, 6)
@@ -87,9 +87,9 @@ def _apart(process: Process, draft: Draft) -> Proto[Draft]:
         due=entry.due,
         priority=0 if lane else entry.priority,
         lane=lane,
-        count=1,
+        size=1,
         lifo=view.policy.ordering == "lifo",
-        special=not lane and draft.special,
+        special=not lane and is_special(entry),
     )
     body = entry.payload or b""
     try:
@@ -110,15 +110,16 @@ def _apart(process: Process, draft: Draft) -> Proto[Draft]:
         entry.own_id,
         priority=entry.priority,
     )
-    process.world.tell(_intent(process, apart, body))
+    process.world.tell(_intent(process, apart, body, process.world.call()))
     return Draft(apart, name)
 
 
-def _intent(process: Process, entry: Entry, payload: bytes) -> r.Intent:
+def _intent(process: Process, entry: Entry, payload: bytes, call: int) -> r.Intent:
     return r.Intent(
         at=process.world.now(),
         queue=JOBS,
         uid=entry.correlation or "",
+        call=call,
         payload=payload,
         own_id=entry.own_id,
         group=entry.group,
@@ -128,9 +129,10 @@ def _intent(process: Process, entry: Entry, payload: bytes) -> r.Intent:
 
 def _enqueue(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
     world = process.world
+    call = world.call()
     for draft in drafts:
         if draft.entry.payload is not None:
-            world.tell(_intent(process, draft.entry, draft.entry.payload))
+            world.tell(_intent(process, draft.entry, draft.entry.payload, call))
     try:
         placed = yield from enqueue(process.env, process.view(JOBS), drafts)
     except StoreUnavailable:
@@ -189,7 +191,9 @@ def deliver(process: Process, queue: str, loaded: Sequence[Loaded], since: int) 
             payload = entry.payload
             if payload is None:
                 blob: Blob | None = yield from get(view.keys.blob(f"{item.name}-{place}"))
-                payload = b"" if blob is None else blob.body
+                if blob is None:
+                    continue
+                payload = blob.body
             held.append(Held(item.name, place, grant.token, grant.version, attempt, entry))
             world.tell(
                 r.Delivered(
@@ -218,38 +222,53 @@ def _work(process: Process, view: QueueView, held: Sequence[Held]) -> Proto[None
     if rng.random() < 0.1:
         yield from _keep_state(process, view, held[0])
     weights = (*WEIGHTS, scenario.failing * 87, scenario.failing * 20)
-    plans = {message: rng.choices(PLANS, weights)[0] for message in held}
-    if "late" in plans.values():
+    plans = rng.choices(PLANS, weights, k=len(held))
+    if "late" in plans:
         yield Sleep(rng.uniform(0.8, 3) * scenario.lease)
     by_segment: dict[SegmentName, list[Change]] = {}
-    for message in held:
-        for change in _changes(process, view, message, plans[message]):
+    for message, plan in zip(held, plans, strict=True):
+        for change in _changes(process, view, message, plan):
             by_segment.setdefault(message.name, []).append(change)
-    single = rng.random() < 0.3
+    manner = rng.random()
     for name, changes in by_segment.items():
-        for batch in [[change] for change in changes] if single else [changes]:
+        batches = [[change] for change in changes] if manner < 0.3 else [changes]
+        for batch in batches if manner < 0.6 else [together(changes)]:
             yield from settle_told(process, view, name, batch)
 
 
 def _changes(process: Process, view: QueueView, message: Held, plan: str) -> list[Change]:
     rng, now = process.rng, process.env.now()
-    place, token, version = message.place, message.token, message.version
+    places, token, version = [message.place], message.token, message.version
     match plan:
         case "forget":
             return []
         case "nack" | "reject":
             wait = view.policy.backoff.delay(message.attempt - 1, process.env.ids.uniform)
-            return [Change("nack", place, token, version, now + to_ms(wait), "no luck", plan == "reject")]
+            return [Change("nack", places, token, version, now + to_ms(wait), "no luck", plan == "reject")]
         case "release":
-            return [Change("release", place, token, version, now + rng.choice((0, 0, 1500)))]
+            return [Change("release", places, token, version, now + rng.choice((0, 0, 1500)))]
         case "extend":
             longer = now + to_ms(rng.uniform(0.5, 2) * view.policy.visibility_timeout)
-            extend = Change("extend", place, token, version, longer)
+            extend = Change("extend", places, token, version, longer)
             if rng.random() < 0.3:
                 return [extend]
-            return [extend, Change("ack", place, token, version)]
+            return [extend, Change("ack", places, token, version)]
         case _:
-            return [Change("ack", place, token, version, result=b'"done"')]
+            result = b'"done"' if rng.random() < 0.2 else None
+            return [Change("ack", places, token, version, result=result)]
+
+
+def together(changes: Sequence[Change]) -> list[Change]:
+    """Plain acks under one token joined into one change, as a client that acks a batch does."""
+    joined: dict[str, list[int]] = {}
+    rest: list[Change] = []
+    for change in changes:
+        if change.kind == "ack" and change.result is None:
+            joined.setdefault(change.token, []).extend(change.places)
+        else:
+            rest.append(change)
+    versions = {change.token: change.version for change in changes}
+    return [*(Change("ack", places, token, versions[token]) for token, places in joined.items()), *rest]
 
 
 def settle_told(
@@ -261,21 +280,22 @@ def settle_told(
         try:
             answers = yield from settle(process.env, view, name, changes)
         except StoreUnavailable:
-            told = ["unknown"] * len(changes)
-        else:
-            told = ["stale" if isinstance(answer, StaleLease) else "ok" for answer in answers]
-        for change, answer in zip(changes, told, strict=True):
-            world.tell(
-                r.Told(
-                    at=world.now(),
-                    queue=view.keys.queue,
-                    ref=f"{name}-{change.place}",
-                    token=change.token,
-                    kind=change.kind,
-                    answer=answer,
+            answers = None
+        for index, change in enumerate(changes):
+            several = answers[index] if answers is not None else [None] * len(change.places)
+            for place, answer in zip(change.places, several, strict=True):
+                stale = "stale" if isinstance(answer, StaleLease) else "ok"
+                world.tell(
+                    r.Told(
+                        at=world.now(),
+                        queue=view.keys.queue,
+                        ref=f"{name}-{place}",
+                        token=change.token,
+                        kind=change.kind,
+                        answer="unknown" if answer is None else stale,
+                    )
                 )
-            )
-        if "unknown" not in told or process.rng.random() < 0.5 or attempt + 1 == tries:
+        if answers is not None or process.rng.random() < 0.5 or attempt + 1 == tries:
             return
         yield Sleep(process.rng.uniform(0, 0.5))
 

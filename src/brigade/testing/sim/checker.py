@@ -82,6 +82,10 @@ class _Check:
         self.lives: dict[tuple[str, str], Life] = {}
         self.by_uid: dict[str, list[Life]] = {}
         self.intents: dict[str, r.Intent] = {}
+        self.repeated: set[str] = set()
+        self.meant_at: dict[str, int] = {}
+        self.returned_at: dict[str, int] = {}
+        self.lanes: dict[str, dict[str, int]] = {}
         self.returned: list[r.Returned] = []
         self.told: dict[tuple[str, str], list[r.Told]] = {}
         self.acked_at: dict[tuple[str, str], int] = {}
@@ -99,9 +103,13 @@ class _Check:
     def take(self, record: r.Record) -> None:
         match record:
             case r.Intent():
+                if record.uid in self.intents:
+                    self.repeated.add(record.uid)
                 self.intents[record.uid] = record
+                self.meant_at.setdefault(record.uid, self.place)
             case r.Returned():
                 self.returned.append(record)
+                self.returned_at.setdefault(record.uid, self.place)
             case r.Unsure():
                 pass
             case r.Delivered():
@@ -118,6 +126,7 @@ class _Check:
                 found = self.lives.get((record.queue, record.ref))
                 if found is not None:
                     found.appended = True
+                    self.lanes.setdefault(record.lane, {}).setdefault(found.born.uid, self.place)
             case r.Granted():
                 self.granted(record)
             case r.Extended():
@@ -343,6 +352,24 @@ class _Check:
                 self._not_lost(receipt)
             for uid, lives in self.by_uid.items():
                 self._conserved(uid, lives)
+            for lane, places in self.lanes.items():
+                self._in_order(lane, places)
+
+    def _in_order(self, lane: str, places: dict[str, int]) -> None:
+        """Messages of one call lie in a lane as they were given, and after those of calls that had returned."""
+        latest: tuple[int, str] = (-1, "")
+        last_of: dict[int, tuple[int, str]] = {}
+        for uid in sorted(places, key=places.__getitem__):
+            meant = self.meant_at.get(uid)
+            if meant is None or uid not in self.returned_at or uid in self.repeated:
+                continue
+            call = self.intents[uid].call
+            for before, other in (latest, last_of.get(call, (-1, ""))):
+                limit = meant if other and self.intents[other].call == call else self.returned_at[uid]
+                if other and limit < before:
+                    self.broken("G6", self.intents[uid].at, f"{uid} lies after {other} in {lane}, but came first")
+            last_of[call] = (meant, uid)
+            latest = max(latest, (meant, uid))
 
     def _not_lost(self, receipt: r.Returned) -> None:
         life = self.lives.get((receipt.queue, receipt.ref))

@@ -11,10 +11,10 @@ from brigade.stores.bucket.redrive import redrive_parked
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Parallel, Proto, Sleep
 from brigade.stores.bucket.sweep import sweep
-from brigade.testing.sim.actors import deliver, settle_told
+from brigade.testing.sim.actors import deliver, settle_told, together
 from brigade.testing.sim.process import Process, World
 from brigade.testing.sim.records import Final
-from brigade.testing.sim.scenario import DEAD_LETTERS, JOBS, Scenario
+from brigade.testing.sim.scenario import JOBS, Scenario
 from brigade.testing.sim.storage import Storage, Trace, VirtualClock, describe, summary
 
 __all__ = ["Inline", "drain", "set_up"]
@@ -69,8 +69,8 @@ def drain(inline: Inline, world: World) -> Final:
     for _ in range(ROUNDS):
         for queue in scenario.queues:
             inline.run(_drain_queue(process, queue))
-        inline.run(redrive_parked(process.env, process.view(JOBS), None, 100_000))
         for queue in scenario.queues:
+            inline.run(redrive_parked(process.env, process.view(queue), None, 100_000))
             inline.run(_drain_queue(process, queue))
             inline.run(sweep(process.env, process.view(queue)))
         open_ones = _open(inline.storage, scenario)
@@ -96,10 +96,10 @@ def _drain_queue(process: Process, queue: str) -> Proto[None]:
         held = yield from deliver(process, queue, (yield from load(process.env, view, grants)), since)
         by_segment: dict[SegmentName, list[Change]] = {}
         for message in held:
-            change = Change("ack", message.place, message.token, message.version)
+            change = Change("ack", [message.place], message.token, message.version)
             by_segment.setdefault(message.name, []).append(change)
         for name, changes in by_segment.items():
-            yield from settle_told(process, view, name, changes)
+            yield from settle_told(process, view, name, together(changes))
         yield from process.finish(queue)
         if not grants:
             return

@@ -28,10 +28,15 @@ class World:
         self.history: list[Record] = []
         self.stopping = False
         self.uids = 0
+        self._calls = 0
 
     def uid(self) -> str:
         self.uids += 1
         return f"u{self.uids}"
+
+    def call(self) -> int:
+        self._calls += 1
+        return self._calls
 
     def now(self) -> int:
         return self.clock.now()

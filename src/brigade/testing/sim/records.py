@@ -41,9 +41,10 @@ class Base(msgspec.Struct, frozen=True, gc=False, tag=True, kw_only=True):
 
 
 class Intent(Base, frozen=True, gc=False):
-    """A producer is about to enqueue; `uid` is carried as the correlation id by the message and all its copies."""
+    """A producer is about to enqueue. The message and all its copies carry `uid` as their correlation id."""
 
     uid: str
+    call: int
     payload: bytes
     own_id: str | None = None
     group: str | None = None
@@ -115,9 +116,10 @@ class Gone(Base, frozen=True, gc=False):
 
 
 class Appended(Base, frozen=True, gc=False):
-    """The message's segment joined its lane."""
+    """The message's segment joined its lane, at the end."""
 
     ref: str
+    lane: str
 
 
 class Granted(Base, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from brigade.stores.bucket.steps import Proto, Sleep, list_all
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import Entry
-from brigade.testing.sim.actors import Held, deliver, settle_told
+from brigade.testing.sim.actors import Held, deliver, settle_told, together
 from brigade.testing.sim.process import Process
 from brigade.testing.sim.scenario import DEAD_LETTERS, JOBS
 
@@ -106,10 +106,10 @@ def redrive_dead(process: Process, limit: int) -> Proto[int]:
         yield from redrive_letters(process.env, QueueKeys(DEAD_LETTERS), process.view(JOBS), found)
         by_segment: dict[SegmentName, list[Change]] = {}
         for message in held:
-            change = Change("ack", message.place, message.token, message.version)
+            change = Change("ack", [message.place], message.token, message.version)
             by_segment.setdefault(message.name, []).append(change)
         for name, changes in by_segment.items():
-            yield from settle_told(process, letters, name, changes)
+            yield from settle_told(process, letters, name, together(changes))
         total += len(held)
     yield from process.finish(DEAD_LETTERS)
     return total
@@ -174,6 +174,6 @@ def _find_one(process: Process, view: QueueView) -> Proto[None]:
     if candidates:
         name = process.rng.choice(candidates)
         try:
-            yield from inspect.find(process.env, view, f"{name}-{process.rng.randrange(name.count)}")
+            yield from inspect.find(process.env, view, f"{name}-{process.rng.randrange(name.size)}")
         except MessageNotFound:
             pass

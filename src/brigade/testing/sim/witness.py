@@ -128,8 +128,8 @@ class Witness:
             name = SegmentName.parse(segment)
             assert name is not None
             if segment in added:
-                for place in range(name.count):
-                    self._emit(r.Appended(at=self._at, queue=queue, ref=f"{segment}-{place}"))
+                for place in range(name.size):
+                    self._emit(r.Appended(at=self._at, queue=queue, ref=f"{segment}-{place}", lane=key))
             was = before[segment].ledger if segment in before else None
             if entry.ledger is not None and entry.ledger is not was:
                 self._compare(queue, name, was or _blank(name, entry.ledger), entry.ledger, new)
@@ -190,7 +190,7 @@ class Witness:
 
 
 def _blank(name: SegmentName, like: Ledger) -> Ledger:
-    return Book.fresh(name.count, like.specs).close("")
+    return Book.fresh(name.size, like.specs).close("")
 
 
 def _ends(ledger: Ledger) -> set[tuple[int, str, int]]:
@@ -203,8 +203,8 @@ def _in_order(lane: Lane) -> Iterator[tuple[str, int, int]]:
     for entry in lane.entries[::step]:
         name = SegmentName.parse(entry.segment)
         assert name is not None
-        ledger = entry.ledger or Book.fresh(name.count, entry.specs).close("")
-        for place in range(name.count)[::step]:
+        ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
+        for place in range(name.size)[::step]:
             yield entry.segment, place, ledger.states[place]
 
 
