@@ -14,11 +14,24 @@ import msgspec
 
 from brigade.errors import BrigadeError, CorruptObject
 
-__all__ = ["Format"]
+__all__ = ["Format", "is_sound", "plain"]
 
 T = TypeVar("T")
 _MAGIC = b"BG"
 _HEADER = struct.Struct("<2scBI")
+_SEALED = 4
+"""The checksum also covers the first bytes of the header: magic, kind and version."""
+
+
+def _checksum(head: bytes, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(head))
+
+
+def is_sound(data: bytes) -> bool:
+    """Whether the bytes are a whole object of any kind."""
+    if len(data) < _HEADER.size or data[:2] != _MAGIC:
+        return False
+    return _HEADER.unpack_from(data)[3] == _checksum(data[:_SEALED], memoryview(data)[_HEADER.size :])
 
 
 class Format(Generic[T]):
@@ -32,7 +45,8 @@ class Format(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         body = self._encoder.encode(value)
-        return _HEADER.pack(_MAGIC, self._kind, self._version, zlib.crc32(body)) + body
+        head = _MAGIC + self._kind + bytes((self._version,))
+        return _HEADER.pack(_MAGIC, self._kind, self._version, _checksum(head, body)) + body
 
     def decode(self, data: bytes, *, key: str) -> T:
         if len(data) < _HEADER.size:
@@ -41,7 +55,7 @@ class Format(Generic[T]):
         body = memoryview(data)[_HEADER.size :]
         if magic != _MAGIC or kind != self._kind:
             raise CorruptObject(key, f"it starts with {bytes(data[:3])!r}, not {(_MAGIC + self._kind)!r}")
-        if zlib.crc32(body) != checksum:
+        if _checksum(data[:_SEALED], body) != checksum:
             raise CorruptObject(key, "its checksum does not match: it was cut short or altered")
         if version > self._version:
             raise BrigadeError(

@@ -233,7 +233,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """How many messages are where. `total` is everything that is not finished."""
+    """How many messages are where; `total` is the sum. What has finished is counted as long as history is kept."""
 
     total: int = 0
     ready: int = 0

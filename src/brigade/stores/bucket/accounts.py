@@ -111,7 +111,7 @@ def remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag:
 def note(view: QueueView, name: SegmentName, ledger: Ledger, *, ours: bool) -> None:
     """See what has to be done next: moves by whoever sees them, history by whoever made the ledger final."""
     if any(not move.done for move in ledger.moves):
-        view.unmoved.add(name)
+        view.unmoved[name] = None
     if ledger.final:
         view.drop_candidate(name)
         if ours:

@@ -8,7 +8,7 @@ import msgspec
 
 from brigade.blobs import Create, Swap
 from brigade.codec import plain
-from brigade.errors import ConfigError, QueueNotFound
+from brigade.errors import ConfigError, CorruptObject, QueueNotFound
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
 from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account, read_segment
 from brigade.stores.bucket.book import Book
@@ -22,6 +22,7 @@ from brigade.stores.bucket.steps import (
     get,
     list_all,
     list_page,
+    read,
     reread,
     side_by_side,
     write,
@@ -187,16 +188,20 @@ def _purge_lane(env: Env, view: QueueView, lane: str) -> Proto[int]:
 
 
 def _purge_parked(env: Env, key: str) -> Proto[int]:
-    found = yield from get(key)
+    try:
+        found = yield from read(env, PARKED, key)
+    except CorruptObject:
+        yield from delete([key])
+        return 0
     while found is not None:
-        parked = PARKED.decode(found.body, key=key)
+        parked, etag = found
         count = sum(entry is not None and place not in parked.moving for place, entry in enumerate(parked.entries))
         kept = [entry if place in parked.moving else None for place, entry in enumerate(parked.entries)]
         emptied = Parked(env.ids.nonce(), parked.refs, kept, parked.moving)
-        answer = yield from write(env, Swap(key, PARKED.encode(emptied), found.etag))
+        answer = yield from write(env, Swap(key, PARKED.encode(emptied), etag))
         if not isinstance(answer, Lost):
             return count
-        found = answer.current
+        found = yield from reread(env, PARKED, key, answer.current)
     return 0
 
 

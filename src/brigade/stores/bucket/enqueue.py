@@ -65,37 +65,50 @@ def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Re
 
 
 def _enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
-    results: list[Receipt | None] = [None] * len(drafts)
     batches = _batches(env, view, drafts)
     if len(batches) == 1 and not batches[0][0].special:
         return (yield from _write_batch(env, view, batches[0][0], drafts))
-    answers = yield from side_by_side(
-        [_write_batch(env, view, name, [drafts[i] for i in places]) for name, places in batches]
-    )
-    for (_, places), answer in zip(batches, answers, strict=True):
-        for place, receipt in zip(places, answer, strict=True):
-            results[place] = receipt
-    return [result for result in results if result is not None]
+    turns: dict[str, list[tuple[SegmentName, list[int]]]] = {}
+    for number, batch in enumerate(batches):
+        turns.setdefault(batch[0].lane or str(number), []).append(batch)
+    answers = yield from side_by_side([_in_turn(env, view, drafts, turn) for turn in turns.values()])
+    receipts = {place: receipt for answer in answers for place, receipt in answer.items()}
+    return [receipts[place] for place in range(len(drafts))]
+
+
+def _in_turn(
+    env: Env, view: QueueView, drafts: Sequence[Draft], batches: Sequence[tuple[SegmentName, list[int]]]
+) -> Proto[dict[int, Receipt]]:
+    """Write batches one after the other: a lane keeps the order in which its messages were given."""
+    receipts: dict[int, Receipt] = {}
+    for name, places in batches:
+        answers = yield from _write_batch(env, view, name, [drafts[place] for place in places])
+        receipts.update(zip(places, answers, strict=True))
+    return receipts
 
 
 def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[SegmentName, list[int]]]:
     """Which drafts share a segment: same priority, same lane, all plain or all special, within the size limits."""
     policy = view.policy
-    groups: dict[tuple[int, str, bool, SegmentName | None], list[int]] = {}
+    groups: dict[tuple[int, str, bool, SegmentName | None, int], list[int]] = {}
+    runs: dict[str, tuple[int, SegmentName | None]] = {}
     strict = policy.ordering_guarantee
     for place, draft in enumerate(drafts):
         entry = draft.entry
         if strict or entry.group is not None:
-            kind = (0, lane_name(entry.group), False, draft.planned)
+            lane = lane_name(entry.group)
+            run, planned = runs.get(lane, (0, draft.planned))
+            runs[lane] = (run if planned == draft.planned else run + 1, draft.planned)
+            kind = (0, lane, False, draft.planned, runs[lane][0])
         else:
-            kind = (entry.priority, "", is_special(entry), draft.planned)
+            kind = (entry.priority, "", is_special(entry), draft.planned, 0)
         members = groups.get(kind)
         if members is None:
             groups[kind] = [place]
         else:
             members.append(place)
     batches: list[tuple[SegmentName, list[int]]] = []
-    for (priority, lane, special, planned), places in groups.items():
+    for (priority, lane, special, planned, _), places in groups.items():
         if planned is not None:
             batches.append((planned, places))
             continue

@@ -17,7 +17,7 @@ from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.history import Record, ended_since
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
-from brigade.stores.bucket.steps import Env, Proto, get, list_all, read, side_by_side
+from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import MARKER, PARKED, Entry, Parked
 
@@ -62,7 +62,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
                 book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
-    counts["failed"] += yield from _parked_count(view)
+    counts["failed"] += yield from _parked_count(env, view)
     yield from _history_counts(view, counts)
     return Stats(
         total=sum(counts.values()),
@@ -96,18 +96,12 @@ def _count(book: Book, now: int, counts: Counter[str]) -> bool:
     return ready + delayed > 0
 
 
-def _parked_count(view: QueueView) -> Proto[int]:
+def _parked_count(env: Env, view: QueueView) -> Proto[int]:
     items = yield from list_all(view.keys.failed)
     changed = [item for item in items if view.parked.get(item.key, ("", 0))[0] != item.etag]
-    blobs = yield from side_by_side([get(item.key) for item in changed])
-    for item, blob in zip(changed, blobs, strict=True):
-        entries: Sequence[Entry | None] = ()
-        if blob is not None:
-            try:
-                entries = PARKED.decode(blob.body, key=item.key).entries
-            except CorruptObject:
-                entries = ()
-        view.parked[item.key] = (item.etag, sum(entry is not None for entry in entries))
+    contents = yield from side_by_side([_read_parked(env, item.key) for item in changed])
+    for item, parked in zip(changed, contents, strict=True):
+        view.parked[item.key] = (item.etag, sum(entry is not None for entry in parked.entries) if parked else 0)
     view.parked = {item.key: view.parked[item.key] for item in items}
     return sum(count for _, count in view.parked.values())
 
@@ -266,15 +260,23 @@ def _claimable(book: Book, place: int, now: int) -> bool:
     return book.states[place] == READY and book.due_at(place) <= now
 
 
-def failed(view: QueueView, limit: int) -> Proto[list[FailedMessage]]:
+def failed(env: Env, view: QueueView, limit: int) -> Proto[list[FailedMessage]]:
     """Parked failures, oldest first."""
     found: list[FailedMessage] = []
-    for item in (yield from list_all(view.keys.failed)):
-        blob = yield from get(item.key)
-        if blob is not None:
-            found += _parked_messages(view.keys.queue, PARKED.decode(blob.body, key=item.key))
+    items = yield from list_all(view.keys.failed)
+    for parked in (yield from side_by_side([_read_parked(env, item.key) for item in items])):
+        if parked is not None:
+            found += _parked_messages(view.keys.queue, parked)
     found.sort(key=lambda message: (message.failure.failed_at_ms, message.id))
     return found[:limit]
+
+
+def _read_parked(env: Env, key: str) -> Proto[Parked | None]:
+    try:
+        found = yield from read(env, PARKED, key)
+    except CorruptObject:
+        return None
+    return None if found is None else found[0]
 
 
 def _parked_messages(queue: str, parked: Parked) -> list[FailedMessage]:

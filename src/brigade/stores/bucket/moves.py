@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 
-from brigade.blobs import Blob, Create
-from brigade.errors import StoreUnavailable
+from brigade.blobs import Create
+from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import FailureInfo
 from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, read, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import PARKED, SEGMENT, STATE, Entry, Ledger, Move, Parked, Segment, StateDoc
 
@@ -25,10 +25,10 @@ __all__ = ["complete_moves", "copy_state"]
 
 def complete_moves(env: Env, view: QueueView) -> Proto[None]:
     """Carry out every undone move that this process has seen. What the store refuses now, a sweeper does later."""
-    while view.unmoved:
-        name = view.unmoved.pop()
+    for name in list(view.unmoved):
         with contextlib.suppress(StoreUnavailable):
             yield from _complete(env, view, name)
+            view.unmoved.pop(name, None)
 
 
 def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
@@ -136,10 +136,13 @@ def _copy_extras(env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_r
 def copy_state(
     env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, correlation: str | None
 ) -> Proto[None]:
-    state: Blob | None = yield from get(source.state(ref))
-    if state is not None:
-        doc = STATE.decode(state.body, key=source.state(ref))
-        fresh = StateDoc(env.ids.nonce(), doc.value, correlation)
+    """Workflow state goes along. Damaged state stays behind, set aside: it must not hold its message up."""
+    try:
+        found = yield from read(env, STATE, source.state(ref))
+    except CorruptObject:
+        found = None
+    if found is not None:
+        fresh = StateDoc(env.ids.nonce(), found[0].value, correlation)
         yield from write(env, Create(target.state(new_ref), STATE.encode(fresh)))
 
 

@@ -55,11 +55,12 @@ def _redrive_object(env: Env, view: QueueView, key: str, ids: AbstractSet[str] |
         current = yield from read(env, PARKED, key)
     except CorruptObject:
         return 0
+    total = 0
     while current is not None:
         parked, etag = current
-        chosen = _chosen(parked, ids, limit)
+        chosen = _chosen(parked, ids, limit - total)
         if not chosen and not parked.moving:
-            return 0
+            return total
         moving = dict(parked.moving)
         if chosen:
             moving.update(_targets(env, view, key, parked, chosen))
@@ -69,6 +70,7 @@ def _redrive_object(env: Env, view: QueueView, key: str, ids: AbstractSet[str] |
                 current = yield from reread(env, PARKED, key, answer.current)
                 continue
             parked, etag = decided, answer
+            total += len(chosen)
         yield from _make_targets(env, view, parked)
         done = [None if place in moving else entry for place, entry in enumerate(parked.entries)]
         emptied = Parked(env.ids.nonce(), parked.refs, done)
@@ -80,9 +82,9 @@ def _redrive_object(env: Env, view: QueueView, key: str, ids: AbstractSet[str] |
                 if (entry := parked.entries[place]) is not None and entry.payload is None
             ]
             yield from delete(apart)
-            return len(chosen)
+            return total
         current = yield from reread(env, PARKED, key, answer.current)
-    return 0
+    return total
 
 
 def _chosen(parked: Parked, ids: AbstractSet[str] | None, limit: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from brigade.blobs import UNKNOWN, Blob, Copy, Create, Delete, Get, Item, List, Op, Page, Refused, Swap
 from brigade.clock import Clock
-from brigade.codec import Format
+from brigade.codec import Format, is_sound
 from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.ids import Ids
 from brigade.stores.bucket.keys import corrupt_key
@@ -131,6 +131,8 @@ def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[st
             return answer
         in_doubt = in_doubt or answer is UNKNOWN
         current = yield from get(op.key)
+        if current is not None and is_sound(op.body) and not is_sound(current.body):
+            current = yield from get(op.key)
         if current is not None and current.body == op.body:
             return current.etag
         if (current.etag if current else None) != expected:

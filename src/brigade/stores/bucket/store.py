@@ -195,7 +195,7 @@ class BucketStore:
 
     async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
         held = await self._queue(queue)
-        return await self.run(inspect.failed(held.view, limit))
+        return await self.run(inspect.failed(self.env, held.view, limit))
 
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""

@@ -171,7 +171,7 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
                 if _old(env, item, FINAL_GRACE):
                     finals[name] = entry.ledger
             elif entry.ledger is not None and any(not move.done for move in entry.ledger.moves):
-                view.unmoved.add(name)
+                view.unmoved[name] = None
         if finals:
             yield from finish(env, view, finals)
             done.finished += len(finals)

@@ -56,7 +56,7 @@ class QueueView:
         self.entries: dict[SegmentName, list[Entry | None]] = {}
         self.ended: set[SegmentName] = set()
         self.parked: dict[str, tuple[str, int]] = {}
-        self.unmoved: set[SegmentName] = set()
+        self.unmoved: dict[SegmentName, None] = {}
         self.finished: dict[SegmentName, Ledger] = {}
 
     def rules(self, name: SegmentName) -> Rules:
