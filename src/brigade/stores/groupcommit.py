@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["GroupCommit"]
 
@@ -19,20 +19,37 @@ class GroupCommit(Generic[T, R]):
         self._write = write
         self._waiting: list[tuple[Sequence[T], asyncio.Future[Sequence[R]]]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._busy = False
 
     @property
     def idle(self) -> bool:
-        return self._writer is None
+        return not self._busy and not self._waiting
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
-        """The results for these items, in order. A caller that is cancelled doesn't undo its write."""
+        """The results for these items, in order. A caller that is cancelled doesn't undo its write.
+
+        A caller that finds nothing under way lets whoever is ready now come along, and writes by itself if
+        nobody does: a lone caller pays for no task.
+        """
+        if not self._busy:
+            self._busy = True
+            try:
+                await asyncio.sleep(0)
+                if not self._waiting:
+                    return await self._write(list(items))
+            finally:
+                self._busy = False
+                if self._waiting:
+                    self._start()
         done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_seen)
         self._waiting.append((items, done))
-        self._go_on()
+        self._start()
         return await asyncio.shield(done)
 
-    def _go_on(self) -> None:
-        if self._waiting and self._writer is None:
+    def _start(self) -> None:
+        if not self._busy:
+            self._busy = True
             self._writer = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
@@ -45,7 +62,6 @@ class GroupCommit(Generic[T, R]):
                     for _, done in batch:
                         if not done.done():
                             done.set_exception(error)
-                            done.exception()
                     if not isinstance(error, Exception):
                         raise
                     continue
@@ -55,5 +71,10 @@ class GroupCommit(Generic[T, R]):
                         done.set_result(results[place : place + len(items)])
                     place += len(items)
         finally:
-            self._writer = None
-            self._go_on()
+            self._busy = False
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """An error whose caller was cancelled meanwhile is nobody's to see."""
+    if not done.cancelled():
+        done.exception()

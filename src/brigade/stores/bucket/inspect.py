@@ -14,16 +14,17 @@ from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, READY, SUCCEEDED, Book, state_of
 from brigade.stores.bucket.enqueue import specs_of
-from brigade.stores.bucket.history import Record, ended_since
+from brigade.stores.bucket.history import SKEW, Record, ended_since
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
-from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.view import QueueView, Tally
 from brigade.stores.bucket.wire import MARKER, PARKED, Entry, Parked
 
 __all__ = ["failed", "find", "locate", "peek", "stats"]
 
 MOST_HISTORY_FILES = 500
+TALLY_FOR = 3_600_000
 
 
 def stats(env: Env, view: QueueView) -> Proto[Stats]:
@@ -63,7 +64,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
     counts["failed"] += yield from _parked_count(env, view)
-    yield from _history_counts(view, counts)
+    yield from _history_counts(env, view, counts)
     return Stats(
         total=sum(counts.values()),
         ready=counts["ready"],
@@ -106,12 +107,24 @@ def _parked_count(env: Env, view: QueueView) -> Proto[int]:
     return sum(count for _, count in view.parked.values())
 
 
-def _history_counts(view: QueueView, counts: Counter[str]) -> Proto[None]:
-    for item in (yield from list_all(view.keys.history)):
+def _history_counts(env: Env, view: QueueView, counts: Counter[str]) -> Proto[None]:
+    """Add what history files' names tell. What is older than any late writer is listed once an hour, not each time."""
+    tally, now = view.tally, env.now()
+    if now >= tally.renew_at:
+        tally = view.tally = Tally(renew_at=now + TALLY_FOR)
+    for item in (yield from list_all(view.keys.history, tally.after)):
         name = HistoryName.parse(item.key)
-        if name is not None:
+        if name is None:
+            continue
+        if name.at < now - SKEW:
+            tally.after = item.key
+            tally.succeeded += name.succeeded
+            tally.dead += name.dead
+        else:
             counts["succeeded"] += name.succeeded
             counts["dead_lettered"] += name.dead
+    counts["succeeded"] += tally.succeeded
+    counts["dead_lettered"] += tally.dead
 
 
 def locate(env: Env, view: QueueView, message_id: str) -> Proto[tuple[SegmentName, int]]:

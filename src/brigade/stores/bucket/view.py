@@ -13,7 +13,7 @@ from brigade.stores.bucket.book import Rules
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.wire import Entry, Lane, Ledger
 
-__all__ = ["KnownLane", "KnownLedger", "QueueView"]
+__all__ = ["KnownLane", "KnownLedger", "QueueView", "Tally"]
 
 
 @dataclass(slots=True)
@@ -32,6 +32,16 @@ class KnownLane:
     etag: str | None
     lane: Lane | None
     next_at: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the names of history files up to `after` add up to."""
+
+    renew_at: int = 0
+    after: str = ""
+    succeeded: int = 0
+    dead: int = 0
 
 
 class QueueView:
@@ -55,6 +65,7 @@ class QueueView:
         self.lanes: dict[str, KnownLane] = {}
         self.entries: dict[SegmentName, list[Entry | None]] = {}
         self.ended: set[SegmentName] = set()
+        self.tally = Tally()
         self.parked: dict[str, tuple[str, int]] = {}
         self.unmoved: dict[SegmentName, None] = {}
         self.finished: dict[SegmentName, Ledger] = {}

@@ -47,11 +47,12 @@ BAD_NAMES: list[Any] = [
     ["list"],
     True,
 ]
+NOTHING: list[Any] = []
 BAD_SECONDS: list[Any] = [-1, -0.001, NAN, INF, -INF, True, "5", None, [], 1e12]
 
 BAD_OPTIONS: list[tuple[str, Any]] = [
-    *(("delay", value) for value in BAD_SECONDS),
-    *(("ttl", value) for value in (0, -1, NAN, INF, True, "5", [])),
+    *(("delay", value) for value in (*BAD_SECONDS, False, "") if value is not None),
+    *(("ttl", value) for value in (0, -1, NAN, INF, True, "5", NOTHING)),
     *(("priority", value) for value in (-1, 10, 5.0, True, "5", None)),
     *(("max_attempts", value) for value in (0, -1, 1.0, True, "3", 60_001)),
     *(("id", value) for value in ("", "x" * 513, 17, b"x", "\ud800")),

@@ -36,9 +36,7 @@ async def test_of_a_hundred_waiting_claimers_one_gets_the_message(harness: Harne
     """[G2] [seed 000: 100 concurrent consumers] When the message becomes available, exactly one acquires it."""
     queue = await harness.queue()
     workers = [await harness.elsewhere(queue) for _ in range(5)]
-    waiting = [
-        asyncio.ensure_future(workers[n % 5].claim(wait=PATIENCE, visibility=600)) for n in range(100)
-    ]
+    waiting = [asyncio.ensure_future(workers[n % 5].claim(wait=PATIENCE, visibility=600)) for n in range(100)]
     await asyncio.sleep(0.1)
     await queue.enqueue("only")
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -23,9 +23,7 @@ async def test_a_dead_letter_carries_what_is_known_of_the_failure(harness: Harne
     hub = await harness.hub()
     queue = await hub.queue(harness.name(), at_once("hybrid", 1, letters))
     before = now_ms()
-    receipt = await queue.enqueue(
-        {"job": 1}, attributes={"tenant": "a"}, correlation_id="order-7", priority=2
-    )
+    receipt = await queue.enqueue({"job": 1}, attributes={"tenant": "a"}, correlation_id="order-7", priority=2)
     first = await claim_one(queue)
     await queue.state(first).save({"step": 2})
     await queue.nack(first, error="first")

@@ -112,7 +112,7 @@ def now_ms() -> int:
 async def passed(moment: int | Message) -> None:
     """Wait until a time by the store's clock, or the expiry of a message's lease, has passed."""
     target = moment if isinstance(moment, int) else moment.lease.expires_at_ms
-    while (left := target - now_ms()) >= 0:
+    while (left := target - now_ms()) >= 0:  # noqa: ASYNC110 - time passes by itself
         await asyncio.sleep(left / 1000 + 0.002)
 
 
@@ -122,7 +122,7 @@ async def eventually(check: Callable[[], Awaitable[T] | T], *, within: float = P
     while True:
         try:
             found = check()
-            answer = await found if inspect.isawaitable(found) else found
+            answer: Any = await found if inspect.isawaitable(found) else found
             if answer or time.monotonic() > end:
                 assert answer, f"it did not come true within {within:g} seconds"
                 return answer

@@ -58,9 +58,7 @@ async def test_a_long_delay_keeps_a_retry_away_from_everybody(harness: Harness) 
 
 
 @pytest.mark.parametrize("retry,expected", [(0, 100), (1, 200), (2, 350)])
-async def test_without_a_delay_the_backoff_of_the_policy_applies(
-    harness: Harness, retry: int, expected: int
-) -> None:
+async def test_without_a_delay_the_backoff_of_the_policy_applies(harness: Harness, retry: int, expected: int) -> None:
     """[seed 002: Exponential backoff] Without jitter it is base * 2**retry, at most the maximum."""
     queue = await harness.queue(QueuePolicy(backoff=Backoff(base=100, maximum=350, jitter=None)))
     receipt = await queue.enqueue("x")
@@ -73,7 +71,7 @@ async def test_without_a_delay_the_backoff_of_the_policy_applies(
 
 
 async def test_full_jitter_spreads_retries_between_nothing_and_the_ceiling(harness: Harness) -> None:
-    """[seed 002: delay = random(0, min(base * 2^attempt, max))] Two hundred draws are neither equal nor out of range."""
+    """[seed 002: delay = random(0, min(base * 2^attempt, max))] Draws are spread and never out of range."""
     queue = await harness.queue(QueuePolicy(backoff=Backoff(base=1000, maximum=1000)))
     await queue.enqueue_many(range(200))
     messages = await claim_all(queue, 200)

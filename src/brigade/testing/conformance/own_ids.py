@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brigade import MessageNotFound, NewMessage, QueuePolicy, State
+from brigade import MessageNotFound, NewMessage, QueuePolicy, Receipt, State
 from brigade.testing.conformance.harness import (
     Harness,
     at_once,
@@ -58,10 +58,11 @@ async def test_an_id_stays_taken_while_and_after_its_message_is_worked_on(harnes
 async def test_of_many_that_enqueue_one_id_one_succeeds(harness: Harness) -> None:
     queue = await harness.queue()
     hubs = [await harness.elsewhere(queue) for _ in range(4)]
-    receipts = await asyncio.gather(*(hubs[n % 4].enqueue(n, id="mine") for n in range(24)))
+    receipts: list[Receipt] = await asyncio.gather(*(hubs[n % 4].enqueue(n, id="mine") for n in range(24)))
     assert [receipt.duplicate for receipt in receipts].count(False) == 1
     (message,) = await drain(queue, 1)
-    assert receipts[message.data].duplicate is False
+    winner: int = message.data
+    assert receipts[winner].duplicate is False
     assert await queue.claim() == []
 
 

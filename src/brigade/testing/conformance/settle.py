@@ -59,9 +59,7 @@ async def test_a_batch_may_reach_over_many_enqueues(harness: Harness) -> None:
     for n in range(10):
         await queue.enqueue(n)
     messages = await claim_all(queue, 10)
-    wanted: list[Settlement] = [
-        Ack(message) if n % 2 else Release(message) for n, message in enumerate(messages)
-    ]
+    wanted: list[Settlement] = [Ack(message) if n % 2 else Release(message) for n, message in enumerate(messages)]
     assert await queue.settle(wanted) == [State.READY, State.SUCCEEDED] * 5
     assert sorted(values(await claim_all(queue, 5))) == [0, 2, 4, 6, 8]
 

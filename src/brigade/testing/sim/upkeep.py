@@ -163,7 +163,7 @@ def inspector(process: Process) -> Proto[None]:
             try:
                 yield from inspect.stats(process.env, view)
                 yield from inspect.peek(process.env, view, 10)
-                yield from inspect.failed(view, 10)
+                yield from inspect.failed(process.env, view, 10)
                 yield from _find_one(process, view)
             except StoreUnavailable:
                 continue
