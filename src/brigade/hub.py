@@ -18,7 +18,7 @@ from brigade.ids import Ids
 from brigade.names import check_queue_name
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
-from brigade.stores import Store
+from brigade.stores import Failed, Store
 
 __all__ = ["AsyncHub", "connect_async", "open_store"]
 
@@ -48,6 +48,7 @@ class AsyncHub:
     async def open(self) -> Self:
         if self._store is None:
             self._store = open_store(self._url, self._options)
+            self._store.on_failure = self._tell_failure
         return self
 
     async def __aenter__(self) -> Self:
@@ -83,6 +84,11 @@ class AsyncHub:
     def requests(self) -> dict[str, int]:
         """How many storage operations of each kind this hub has made; after it is closed, in all."""
         return dict(self._counted) if self._store is None else self._store.requests()
+
+    def _tell_failure(self, failed: Failed) -> None:
+        common = {"attempt": failed.attempts}
+        self.events.emit("message-dead", failed.queue, failed.id, error=failed.error, **common)
+        self.events.emit("message-outcome", failed.queue, failed.id, status=failed.status, **common)
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """See work through that its caller no longer waits for."""

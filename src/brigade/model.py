@@ -80,6 +80,7 @@ class Grant(msgspec.Struct, frozen=True):
     attempts: tuple[int, ...]
     max_attempts: tuple[int, ...]
     recovered: tuple[int, ...] = ()
+    claimed_at_ms: int = 0
 
     def __len__(self) -> int:
         return len(self.members)
@@ -127,6 +128,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     lease: Lease
     failure: FailureInfo | None
     ref: str
+    claimed_at_ms: int = 0
     opener: Callable[[Message], Any] | None = None
 
     @property

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, cast
 
 import msgspec
 
+from brigade.checks import seconds
 from brigade.errors import ConfigError
 from brigade.model import JSON_TYPE, TEXT_TYPE
 from brigade.names import check_group, check_own_id
-from brigade.policy import INLINE_LIMIT, MAX_SECONDS
+from brigade.policy import INLINE_LIMIT
 from brigade.stores import Outgoing
 
-__all__ = ["NewMessage", "outgoing", "outgoing_many", "seconds"]
+__all__ = ["NewMessage", "outgoing", "outgoing_many"]
 
 BINARY_TYPE = "application/octet-stream"
 STREAM_CHUNK = 256 * 1024
@@ -37,15 +37,6 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
 
 
-def seconds(value: object, what: str, *, low: float = 0.0) -> float:
-    """A duration that a user gave, or a ConfigError that names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{what} must be a number of seconds, not {value!r}")
-    if not low <= value <= MAX_SECONDS:
-        raise ConfigError(f"{what} is {value!r}; use a value from {low:g} to {MAX_SECONDS:g}")
-    return float(value)
-
-
 def outgoing(message: NewMessage) -> Outgoing:
     """A checked message. Nothing is read from a stream yet."""
     priority = message.priority
@@ -61,7 +52,7 @@ def outgoing(message: NewMessage) -> Outgoing:
         payload,
         _content_type(message.content_type) or content_type,
         priority,
-        seconds(message.delay, "delay") if message.delay else 0.0,
+        seconds(message.delay, "delay"),
         None if message.id is None else check_own_id(message.id),
         None if message.group is None else check_group(message.group),
         None if message.ttl is None else seconds(message.ttl, "ttl", low=0.001),
@@ -71,8 +62,12 @@ def outgoing(message: NewMessage) -> Outgoing:
     )
 
 
-def outgoing_many(items: list[Any], common: NewMessage) -> list[Outgoing]:
+def outgoing_many(items: Iterable[Any], common: NewMessage) -> list[Outgoing]:
     """Checked messages: a `NewMessage` brings its own options, anything else is a payload with the common ones."""
+    if isinstance(items, str | bytes | bytearray | dict) or not isinstance(cast(object, items), Iterable):
+        raise ConfigError(
+            f"payloads must be a list of payloads, not {type(cast(object, items)).__name__}; for one message use enqueue()"
+        )
     shared = outgoing(common)
     made: list[Outgoing] = []
     for item in items:

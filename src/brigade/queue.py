@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec.structs import replace
 
+from brigade.checks import check_ids, check_limit, check_result, error_text, seconds
 from brigade.errors import ConfigError, QueuePaused, StaleLease
 from brigade.machine import State
 from brigade.model import (
@@ -26,9 +27,9 @@ from brigade.model import (
     Stats,
 )
 from brigade.names import check_owner
-from brigade.payload import NewMessage, outgoing, outgoing_many, seconds
+from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import Settled
+from brigade.stores import Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -39,6 +40,7 @@ Result = Lease | State | StaleLease
 """What became of one settlement: the new lease, the message's new state, or why it was refused."""
 
 MOST_CLAIMED = 10_000
+MOST_LISTED = 1_000_000_000
 
 
 class AsyncQueue:
@@ -46,12 +48,15 @@ class AsyncQueue:
 
     def __init__(self, hub: AsyncHub, name: str, policy: QueuePolicy) -> None:
         self._hub = hub
-        self._store = hub.store
         self.name = name
         self.policy = policy
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def _store(self) -> Store:
+        return self._hub.store
 
     async def enqueue(
         self,
@@ -114,7 +119,7 @@ class AsyncQueue:
             correlation_id=correlation_id,
             content_type=content_type,
         )
-        messages = outgoing_many(list(payloads), common)
+        messages = outgoing_many(payloads, common)
         if not messages:
             return []
         receipts = await self._store.enqueue(self.name, messages)
@@ -130,8 +135,7 @@ class AsyncQueue:
         """
         holder = self._hub.owner if owner is None else check_owner(owner)
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_CLAIMED:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"limit is {limit!r}; use a whole number from 1 to {MOST_CLAIMED}")
+        check_limit(limit, MOST_CLAIMED)
         deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
         while True:
             grants = await self._claim(limit, holder, length)
@@ -183,7 +187,7 @@ class AsyncQueue:
         penalize: bool = True,
     ) -> State:
         """The work failed. It is retried after the policy's backoff, or `delay`, until its attempts are spent."""
-        answer = await self._one(Nack(message, _text(error), delay, penalize))
+        answer = await self._one(Nack(message, error_text(error), delay, penalize))
         return answer if isinstance(answer, State) else State.READY
 
     async def extend(self, message: Message, seconds: float | None = None) -> Lease:
@@ -221,19 +225,21 @@ class AsyncQueue:
 
     async def get(self, id: str) -> MessageInfo:
         """A message by its id, waiting, in flight or ended."""
+        if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"id must be a message's id, not {id!r}")
         return await self._store.get(self.name, id)
 
     async def peek(self, limit: int = 10) -> list[MessageInfo]:
         """The messages that a claim would get now, without leasing them."""
-        return await self._store.peek(self.name, limit)
+        return await self._store.peek(self.name, check_limit(limit, MOST_LISTED))
 
     async def failed(self, limit: int = 1000) -> list[FailedMessage]:
         """Messages that failed for good and are kept here, oldest first."""
-        return await self._store.failed(self.name, limit)
+        return await self._store.failed(self.name, check_limit(limit, MOST_LISTED))
 
     async def redrive(self, ids: Iterable[str] | None = None, *, limit: int = 1_000_000) -> int:
         """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
-        return await self._store.redrive(self.name, None if ids is None else frozenset(ids), limit)
+        return await self._store.redrive(self.name, check_ids(ids), check_limit(limit, MOST_LISTED))
 
     async def purge(self) -> int:
         """Drop every message that is not in flight, and every parked failure; returns how many."""
@@ -288,7 +294,10 @@ class AsyncQueue:
             common: dict[str, Any] = {"attempt": message.attempt, "correlation_id": message.correlation_id}
             if isinstance(settlement, Ack):
                 status = "processed"
-                events.emit("message-completed", self.name, message.id, result=settlement.result, **common)
+                duration = max(0, self._hub.clock.now() - message.claimed_at_ms)
+                events.emit(
+                    "message-completed", self.name, message.id, result=settlement.result, duration=duration, **common
+                )
             elif answer.state is State.READY:
                 status = "retrying"
                 events.emit(
@@ -373,12 +382,6 @@ class AsyncState:
         )
 
 
-def _text(error: str | BaseException | None) -> str | None:
-    if isinstance(error, BaseException):
-        return f"{type(error).__name__}: {error}"
-    return error
-
-
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))
 
 
@@ -388,10 +391,15 @@ def _checked(settlement: Any) -> Settlement:
     if not isinstance(settlement.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"settle a claimed Message, not {type(settlement.message).__name__}")
     if isinstance(settlement, Ack):
+        if settlement.result is not None:
+            check_result(settlement.result)
         return settlement
     if isinstance(settlement, Extend):
         if settlement.seconds is not None:
             seconds(settlement.seconds, "seconds", low=0.001)
-    elif settlement.delay is not None:
+        return settlement
+    if settlement.delay is not None:
         seconds(settlement.delay, "delay")
+    if isinstance(settlement, Nack):
+        return replace(settlement, error=error_text(settlement.error))
     return settlement

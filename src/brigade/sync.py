@@ -171,7 +171,7 @@ class Queue:
         """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
         return self._hub.call(
             self._async.enqueue_many(
-                list(payloads),
+                payloads,
                 priority=priority,
                 delay=delay,
                 group=group,

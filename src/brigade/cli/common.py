@@ -47,11 +47,12 @@ def _url(context: click.Context, _: click.Parameter, value: str | None) -> str:
 @contextlib.contextmanager
 def connected(url: str, *, create: bool = False) -> Generator[brigade.Hub, None, None]:
     """An open hub. Looking at a store that isn't there makes none: that is `Nothing`."""
+    hub = brigade.Hub(url)
     if not create and url.startswith("file://"):
         place = unquote(url.removeprefix("file://").partition("?")[0])
         if place and not Path(place).exists():
             raise Nothing(f"there is no store at {place}; `brigade enqueue` makes one")
-    with brigade.connect(url) as hub:
+    with hub:
         yield hub
 
 

@@ -32,7 +32,6 @@ async def consume(url: str, queue_name: str, name: str, batch: int, work: float)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     parent = os.getppid()
     hub = await brigade.connect_async(url).open()
-    store = hub.store
     queue = await hub.queue(queue_name)
     recovered = 0
 
@@ -61,10 +60,10 @@ async def consume(url: str, queue_name: str, name: str, batch: int, work: float)
             retrying=results.count(brigade.State.READY),
             dead=results.count(brigade.State.FAILED),
             stale=sum(isinstance(result, brigade.StaleLease) for result in results),
-            requests=sum(store.requests().values()),
+            requests=sum(hub.requests().values()),
         )
     await hub.close()
-    _tell(event="stopped", requests=sum(store.requests().values()))
+    _tell(event="stopped", requests=sum(hub.requests().values()))
 
 
 def _tell(**report: object) -> None:

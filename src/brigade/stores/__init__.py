@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Outgoing", "Settled", "Store"]
+__all__ = ["Failed", "Outgoing", "Settled", "Store"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -31,6 +31,16 @@ class Outgoing(msgspec.Struct, gc=False):
     correlation_id: str | None = None
 
 
+class Failed(msgspec.Struct, frozen=True):
+    """A message that failed while nobody held it: its last lease ran out, or it waited beyond its ttl."""
+
+    queue: str
+    id: str
+    status: str
+    error: str
+    attempts: int
+
+
 class Settled(msgspec.Struct, frozen=True):
     """How a message stands after a settlement; `lease` is set where it is still leased."""
 
@@ -43,6 +53,9 @@ class Settled(msgspec.Struct, frozen=True):
 
 class Store(Protocol):
     """Queues of messages with exclusive leases. Every method obeys `brigade.machine` and the guarantees in the docs."""
+
+    on_failure: Callable[[Failed], None] | None
+    """Called for each message that a claim or a sweep of this process ended."""
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         """The queue's policy, after creating the queue if need be. A policy that differs is a ConfigError."""

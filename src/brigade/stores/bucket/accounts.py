@@ -22,7 +22,7 @@ from brigade.stores.bucket.steps import (
     side_by_side,
     write,
 )
-from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
+from brigade.stores.bucket.view import Decided, KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
 
 __all__ = ["Account", "commit", "open_account", "read_lane", "read_ledger", "read_segment", "remember"]
@@ -116,6 +116,14 @@ def note(view: QueueView, name: SegmentName, ledger: Ledger, *, ours: bool) -> N
         view.drop_candidate(name)
         if ours:
             view.finished[name] = ledger
+
+
+def note_failures(view: QueueView, name: SegmentName, book: Book) -> None:
+    """Keep what a claim or a sweep decided on its own: nobody else is there to tell of it."""
+    for move in book.moves[book.stored_moves :]:
+        for place in move.members:
+            reason, error = book.reasons[place]
+            view.failures.append(Decided(f"{name}-{place}", reason, error, book.attempts[place], move.target))
 
 
 def remember_lane(view: QueueView, lane: str, value: Lane, etag: str) -> None:

@@ -32,7 +32,6 @@ __all__ = [
 READY, LEASED, SUCCEEDED, FAILED, DEAD, PURGED = range(6)
 _STATES = (State.READY, State.IN_FLIGHT, State.SUCCEEDED, State.FAILED, State.FAILED, State.ABSENT)
 _LONGEST_LOG = 4000
-ERROR_LIMIT = 4096
 NO_LEASE = 0xFFFF
 
 
@@ -100,7 +99,7 @@ class Book:
         self.moves = list(ledger.moves)
         self.results = dict(ledger.results)
         self.changed = False
-        self._stored_moves = len(self.moves)
+        self.stored_moves = len(self.moves)
 
     @classmethod
     def fresh(cls, count: int, specs: list[Spec] | None = None, *, version: int = 0) -> Book:
@@ -357,7 +356,7 @@ class Book:
             self.due.pop(place, None)
             self.reasons[place] = (reason, error)
         self.changed = True
-        if len(self.moves) > self._stored_moves and self.moves[-1].target == rules.dead_letter_queue:
+        if len(self.moves) > self.stored_moves and self.moves[-1].target == rules.dead_letter_queue:
             self.moves[-1] = Move(now, rules.dead_letter_queue, [*self.moves[-1].members, *places])
         else:
             self.moves.append(Move(now, rules.dead_letter_queue, list(places)))

@@ -14,7 +14,7 @@ from brigade.blobs import Create, Item, Swap
 from brigade.clock import FOREVER, to_ms
 from brigade.errors import QueueNotFound
 from brigade.model import Grant
-from brigade.stores.bucket.accounts import read_ledger, read_segment, remember
+from brigade.stores.bucket.accounts import note_failures, read_ledger, read_segment, remember
 from brigade.stores.bucket.book import Book, Won
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
@@ -270,6 +270,7 @@ def _claim_segment(
                     return "conflict"
                 continue
             remember(env, view, name, ledger, answer, ours=True)
+            note_failures(view, name, book)
         if won is None:
             return None
         return Grant(
@@ -283,6 +284,7 @@ def _claim_segment(
             tuple(won.attempts),
             tuple(won.max_attempts),
             tuple(won.recovered),
+            won.row.claimed,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from brigade.blobs import DeleteIf, Swap
 from brigade.clock import FOREVER
 from brigade.model import Grant
-from brigade.stores.bucket.accounts import note, read_lane, remember_lane, with_ledger
+from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
 from brigade.stores.bucket.book import LEASED, READY, Book, Won
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.steps import Env, Lost, Proto, reread, side_by_side, write
@@ -82,10 +82,11 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
         mine = _granted(lane, token)
         if mine is not None:
             return _grant(view, mine[0], mine[1], owner)
-        changed, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease)
-        if not changed:
+        books, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease)
+        if not books:
             view.lanes[lane_name].next_at = next_at
             return None
+        changed = {segment: book.close("") for segment, book in books.items()}
         lane = with_ledger(lane, changed, env.ids.nonce())
         answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
         if isinstance(answer, Lost):
@@ -94,14 +95,13 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
                 view.lanes.pop(lane_name, None)
             else:
                 remember_lane(view, lane_name, *current)
-                if not answer.in_doubt and _leased_until(current[0]) > env.now():
-                    return None
             continue
         remember_lane(view, lane_name, lane, answer)
         for segment, ledger in changed.items():
             name = SegmentName.parse(segment)
             if name is not None:
                 note(view, name, ledger, ours=True)
+                note_failures(view, name, books[segment])
         if won is None:
             return None
         view.lanes[lane_name].next_at = won[1].row.expires
@@ -111,21 +111,22 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
 
 def _decide(
     env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int
-) -> tuple[dict[str, Ledger], tuple[str, Won] | None, int]:
-    """Lease the head, after ending heads that are spent or lapsed: changed ledgers, what was won, next look."""
-    changed: dict[str, Ledger] = {}
+) -> tuple[dict[str, Book], tuple[str, Won] | None, int]:
+    """Lease the head, after ending heads that are spent or lapsed: changed accounts, what was won, next look."""
+    books: dict[str, Book] = {}
     now = env.now()
     until = _leased_until(lane)
     if until > now:
-        return changed, None, until
+        return books, None, until
     while True:
-        head = head_of(with_ledger(lane, changed, ""))
+        head = head_of(with_ledger(lane, {segment: book.close("") for segment, book in books.items()}, ""))
         if head is None:
-            return changed, None, FOREVER
+            return books, None, FOREVER
         entry, ledger, place = head
         name = SegmentName.parse(entry.segment)
         assert name is not None
-        book = Book(ledger)
+        book = books.get(entry.segment) or Book(ledger)
+        book.changed = False
         won = book.claim(
             limit=1,
             now=now,
@@ -136,11 +137,11 @@ def _decide(
             only=place,
         )
         if not book.changed:
-            return changed, None, max(book.due_at(place), now + 1)
+            return books, None, max(book.due_at(place), now + 1)
         book.finalize()
-        changed[entry.segment] = book.close("")
+        books[entry.segment] = book
         if won is not None:
-            return changed, (entry.segment, won), won.row.expires
+            return books, (entry.segment, won), won.row.expires
 
 
 def _granted(lane: Lane, token: str) -> tuple[str, Won] | None:
@@ -169,6 +170,7 @@ def _grant(view: QueueView, segment: str, won: Won, owner: str) -> Grant:
         tuple(won.attempts),
         tuple(limit or fallback for limit in won.max_attempts),
         tuple(won.recovered),
+        won.row.claimed,
     )
 
 

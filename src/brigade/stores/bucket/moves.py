@@ -43,6 +43,7 @@ def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
             entries = view.entries.get(name) or (yield from read_segment(env, view, name))
             if entries is None:
                 return
+            view.entries[name] = entries
             yield from side_by_side([_copy_out(env, view, name, number, account.ledger, entries) for number in undone])
             book.moved(undone)
             book.finalize()

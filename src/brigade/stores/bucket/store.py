@@ -35,9 +35,8 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import INLINE_LIMIT, QueuePolicy
-from brigade.stores import Outgoing, Settled
+from brigade.stores import Failed, Outgoing, Settled
 from brigade.stores.bucket import admin, inspect, state
-from brigade.stores.bucket.book import ERROR_LIMIT
 from brigade.stores.bucket.claim import Loaded, claim, load
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.enqueue import Draft, enqueue, is_special
@@ -75,6 +74,7 @@ class BucketStore:
         self._queues: dict[str, _Queue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.on_failure: Callable[[Failed], None] | None = None
 
     async def run(self, proto: Proto[T]) -> T:
         """Carry out a protocol function, and say what it found damaged."""
@@ -83,6 +83,21 @@ class BucketStore:
         finally:
             while self.env.damaged:
                 log.error("%s", self.env.damaged.pop())
+
+    def _tell_failures(self, held: _Queue) -> None:
+        """Tell of messages that failed while nobody held them."""
+        decided, held.view.failures = held.view.failures, []
+        if self.on_failure is None:
+            return
+        for one in decided:
+            found = parse_message_ref(one.ref)
+            entries = held.view.entries.get(found[0]) if found else None
+            entry = entries[found[1]] if found and entries else None
+            own_id = entry.own_id if entry else None
+            status = "failed" if one.dead_letter_queue is None else "dead-lettered"
+            self.on_failure(
+                Failed(held.view.keys.queue, own_id or one.ref, status, one.error or one.reason, one.attempts)
+            )
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)
@@ -121,6 +136,7 @@ class BucketStore:
                 listing_ttl=self._blobs.listing_ttl,
             )
         )
+        self._tell_failures(held)
         self._finish_soon(held)
         return won
 
@@ -245,6 +261,7 @@ class BucketStore:
         held = await self._queue(queue)
         await self._finish_now(held)
         done = await self.run(sweep(self.env, held.view))
+        self._tell_failures(held)
         await self._finish_now(held)
         return {
             "finished": done.finished,
@@ -353,8 +370,8 @@ class BucketStore:
             if wait is None and settlement.penalize:
                 wait = policy.backoff.delay(max(message.attempt - 1, 0), self.env.ids.uniform)
             kind = "nack" if settlement.penalize or settlement.reject else "release"
-            text = None if settlement.error is None else settlement.error[:ERROR_LIMIT]
-            return Change(kind, [place], token, version, now + to_ms(wait or 0.0), text, settlement.reject)
+            due = now + to_ms(wait or 0.0)
+            return Change(kind, [place], token, version, due, settlement.error, settlement.reject)
         return Change("release", [place], token, version, now + to_ms(settlement.delay))
 
     async def _shrink(self, held: _Queue, message: Message, change: Change) -> Change:
@@ -643,6 +660,7 @@ def _messages(queue: str, loaded: Loaded) -> list[Message]:
                 Lease(f"{token}.{place}", version, owner, expires),
                 entry.failure,
                 ref,
+                grant.claimed_at_ms,
             )
         )
     return messages

@@ -17,6 +17,7 @@ from brigade.stores.bucket.accounts import (
     Account,
     after_loss,
     commit,
+    note_failures,
     open_account,
     read_lane,
     read_segment,
@@ -117,6 +118,7 @@ def _decide(env: Env, view: QueueView, account: Account | None, done: Swept) -> 
             return
         answer = yield from commit(env, view, account, book)
         if not isinstance(answer, Lost):
+            note_failures(view, account.name, book)
             done.decided += 1
             return
         account = yield from after_loss(env, view, account.name, answer)
@@ -143,6 +145,7 @@ def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> 
     answer = yield from write(env, Create(key, LEDGER.encode(ledger)))
     if not isinstance(answer, Lost):
         remember(env, view, name, ledger, answer, ours=True)
+        note_failures(view, name, book)
         done.decided += 1
         return
     found = yield from reread(env, LEDGER, key, answer.current)

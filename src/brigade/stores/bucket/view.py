@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from brigade.clock import FOREVER
 from brigade.policy import QueuePolicy
@@ -13,7 +14,7 @@ from brigade.stores.bucket.book import Rules
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.wire import Entry, Lane, Ledger
 
-__all__ = ["KnownLane", "KnownLedger", "QueueView", "Tally"]
+__all__ = ["Decided", "KnownLane", "KnownLedger", "QueueView", "Tally"]
 
 
 @dataclass(slots=True)
@@ -32,6 +33,16 @@ class KnownLane:
     etag: str | None
     lane: Lane | None
     next_at: int
+
+
+class Decided(NamedTuple):
+    """A message that failed with nobody holding it: its lease ran out for the last time, or its time was up."""
+
+    ref: str
+    reason: str
+    error: str | None
+    attempts: int
+    dead_letter_queue: str | None
 
 
 @dataclass(slots=True)
@@ -65,6 +76,7 @@ class QueueView:
         self.lanes: dict[str, KnownLane] = {}
         self.entries: dict[SegmentName, list[Entry | None]] = {}
         self.ended: set[SegmentName] = set()
+        self.failures: list[Decided] = []
         self.tally = Tally()
         self.parked: dict[str, tuple[str, int]] = {}
         self.unmoved: dict[SegmentName, None] = {}

@@ -49,7 +49,8 @@ def producer(process: Process) -> Proto[None]:
         yield Sleep(rng.uniform(0, 3))
         drafts = [_draft(process) for _ in range(rng.choice((1, 1, 2, 5, 12)))]
         if rng.random() < world.scenario.large:
-            drafts = [(yield from _apart(process, drafts[0]))]
+            place = rng.randrange(len(drafts))
+            drafts[place] = yield from _apart(process, drafts[place])
         for tries in range(3):
             sent = yield from _enqueue(process, drafts)
             drafts = [draft for draft in drafts if draft.entry.own_id is not None]
@@ -62,7 +63,7 @@ def _draft(process: Process) -> Draft:
     rng, scenario = process.rng, process.world.scenario
     uid = process.world.uid()
     now = process.env.now()
-    payload = f"{uid}:{'x' * rng.randrange(40)}".encode()
+    payload = process.world.payloads[uid] = f"{uid}:{'x' * rng.randrange(40)}".encode()
     entry = Entry(payload, len(payload), now, "text/plain", uid, priority=rng.choice((0, 5, 5, 9)))
     if rng.random() < scenario.own_ids:
         entry.own_id = f"own-{rng.randrange(12)}"
@@ -110,29 +111,27 @@ def _apart(process: Process, draft: Draft) -> Proto[Draft]:
         entry.own_id,
         priority=entry.priority,
     )
-    process.world.tell(_intent(process, apart, body, process.world.call()))
     return Draft(apart, name)
-
-
-def _intent(process: Process, entry: Entry, payload: bytes, call: int) -> r.Intent:
-    return r.Intent(
-        at=process.world.now(),
-        queue=JOBS,
-        uid=entry.correlation or "",
-        call=call,
-        payload=payload,
-        own_id=entry.own_id,
-        group=entry.group,
-        priority=entry.priority,
-    )
 
 
 def _enqueue(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
     world = process.world
     call = world.call()
     for draft in drafts:
-        if draft.entry.payload is not None:
-            world.tell(_intent(process, draft.entry, draft.entry.payload, call))
+        entry = draft.entry
+        uid = entry.correlation or ""
+        world.tell(
+            r.Intent(
+                at=world.now(),
+                queue=JOBS,
+                uid=uid,
+                call=call,
+                payload=world.payloads[uid],
+                own_id=entry.own_id,
+                group=entry.group,
+                priority=entry.priority,
+            )
+        )
     try:
         placed = yield from enqueue(process.env, process.view(JOBS), drafts)
     except StoreUnavailable:
@@ -174,7 +173,7 @@ def worker(process: Process, queue: str = JOBS) -> Proto[None]:
             continue
         idle = 0 if held else idle + 1
         if not held:
-            yield Sleep(rng.uniform(0.05, 0.2) * 2 ** min(idle, 8 if world.scenario.faults.coma else 5))
+            yield Sleep(rng.uniform(0.05, 0.2) * 2 ** min(idle, 10 if world.scenario.faults.coma else 5))
             continue
         yield from _work(process, view, held)
 

@@ -166,9 +166,7 @@ class _Check:
         if acked is not None and acked < record.since:
             self.broken("G3", record.at, f"{what} was claimed after its ack had been answered")
         versions = self.versions.setdefault(key, {})
-        if any(
-            version == record.version and token != record.token for token, version in versions.items()
-        ):
+        if any(version == record.version and token != record.token for token, version in versions.items()):
             self.broken("versions", record.at, f"{what}: version {record.version} was given out twice")
         versions[record.token] = record.version
         life = self.lives.get(key)
@@ -337,9 +335,7 @@ class _Check:
             return
         life.recorded = True
         if OUTCOMES.get(life.state) != record.outcome:
-            self.broken(
-                "history", record.at, f"history says that {record.ref} was {record.outcome}, not {life.state}"
-            )
+            self.broken("history", record.at, f"history says that {record.ref} was {record.outcome}, not {life.state}")
 
     def finish(self, final: r.Final) -> None:
         end = 0

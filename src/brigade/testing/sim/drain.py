@@ -90,9 +90,7 @@ def _drain_queue(process: Process, queue: str) -> Proto[None]:
     while True:
         view.stale()
         since = len(process.world.history)
-        grants = yield from claim(
-            process.env, view, limit=1000, owner="drain", visibility=600, listing_ttl=0
-        )
+        grants = yield from claim(process.env, view, limit=1000, owner="drain", visibility=600, listing_ttl=0)
         held = yield from deliver(process, queue, (yield from load(process.env, view, grants)), since)
         by_segment: dict[SegmentName, list[Change]] = {}
         for message in held:

@@ -26,6 +26,7 @@ class World:
         self.scenario = scenario
         self.clock = clock
         self.history: list[Record] = []
+        self.payloads: dict[str, bytes] = {}
         self.stopping = False
         self.uids = 0
         self._calls = 0

@@ -80,6 +80,8 @@ class _Cast:
             self._spawn(f"producer{index}", [(f"p{n}", actors.producer) for n in range(count)])
         for index, count in enumerate(scenario.workers):
             roles: list[Role] = [(f"w{n}", actors.worker) for n in range(count)]
+            if index < scenario.busy:
+                roles += [("p", actors.producer), ("s", upkeep.sweeper), ("r", upkeep.redriver)]
             self._spawn(f"worker{index}", [*roles, ("f", upkeep.finisher)])
         alone: list[tuple[str, int, Callable[[Process], Proto[None]]]] = [
             ("letters", scenario.letter_workers, _letter_worker),
@@ -108,9 +110,7 @@ class _Cast:
             if not world.stopping and life < 5:
                 self._scheduler.after(rng.uniform(50, 3000), lambda: self._spawn(name, roles, life + 1))
 
-        process = Process(
-            world, f"{name}.{life}", rng.getrandbits(60), rng.randint(-skew, skew) if skew else 0, mourn
-        )
+        process = Process(world, f"{name}.{life}", rng.getrandbits(60), rng.randint(-skew, skew) if skew else 0, mourn)
         self._processes.append(process)
         for role, script in roles:
             self._scheduler.start(process, role, script(process), self._ended(process, role))

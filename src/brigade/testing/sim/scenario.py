@@ -26,7 +26,7 @@ WEATHER = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run's cast. `duration` is how long everybody works, in virtual seconds."""
+    """One run's cast. `duration` is how long everybody works, in virtual seconds; `busy` processes do everything."""
 
     seed: int
     kind: str
@@ -45,6 +45,7 @@ class Scenario:
     limits: float = 0.0
     large: float = 0.0
     failing: float = 0.15
+    busy: int = 0
     sweepers: int = 1
     redrivers: int = 0
     letter_workers: int = 0
@@ -113,6 +114,7 @@ def scenario_of(seed: int) -> Scenario:
         limits=_maybe(rng, 0.3, 0.3),
         large=_maybe(rng, 0.3, 0.2),
         failing=rng.choice((0.0, 0.15, 0.5)) if kind not in ("retry", "hybrid") else rng.choice((0.3, 0.7)),
+        busy=rng.choice((0, 0, 1, 2)),
         sweepers=rng.choice((0, 1, 1, 2)),
         redrivers=rng.randint(1, 2) if kind in ("retry", "hybrid") else rng.choice((0, 0, 1)),
         letter_workers=int(dead and rng.random() < 0.5),

@@ -48,9 +48,7 @@ class Owner:
 class Scheduler:
     """The order of everything."""
 
-    def __init__(
-        self, rng: random.Random, clock: VirtualClock, storage: Storage, faults: Faults, trace: Trace
-    ) -> None:
+    def __init__(self, rng: random.Random, clock: VirtualClock, storage: Storage, faults: Faults, trace: Trace) -> None:
         self.rng = rng
         self.clock = clock
         self.storage = storage
@@ -98,9 +96,7 @@ class Scheduler:
         told = f"{type(error).__name__}" if error else summary(answer)
         note = "" if fate.applied else " (not applied)"
         lost = "" if task.owner.alive else " (nobody waits)"
-        self.trace.add(
-            f"{self.clock.ms:.3f} {task.owner.name} {task.name}: {describe(op)} -> {told}{note}{lost}\n"
-        )
+        self.trace.add(f"{self.clock.ms:.3f} {task.owner.name} {task.name}: {describe(op)} -> {told}{note}{lost}\n")
         self.after(delay(self.rng, self.faults), lambda: task.resume(answer, error))
 
     def _perform(self, op: Op, fate: Fate) -> tuple[object, Exception | None]:
@@ -196,8 +192,6 @@ class _Fork:
             if self._left:
                 self._next()
             else:
-                self._parent.resume(
-                    self._results, self._errors[min(self._errors)] if self._errors else None
-                )
+                self._parent.resume(self._results, self._errors[min(self._errors)] if self._errors else None)
 
         self._scheduler.start(self._parent.owner, f"{self._parent.name}/{place}", part, done)

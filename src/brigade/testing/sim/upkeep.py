@@ -37,7 +37,8 @@ def _stop(process: Process) -> bool:
 def finisher(process: Process) -> Proto[None]:
     """Write the history of what this process made final."""
     while not _stop(process):
-        yield Sleep(process.rng.uniform(0.2, 2))
+        idle = not any(process.view(queue).finished for queue in process.world.scenario.queues)
+        yield Sleep(process.rng.uniform(0.2, max(2.0, process.world.scenario.duration / 200 * idle)))
         for queue in process.world.scenario.queues:
             yield from process.finish(queue)
 

@@ -168,7 +168,7 @@ class Witness:
                         expires=holds.expires,
                         due=Book(old).due_at(place),
                         present=present,
-                        blocked_by=None if lane is None else _ahead(lane, str(name), place),
+                        blocked_by=None if lane is None else _in_the_way(lane, str(name), place, holds.claimed),
                     )
                 )
 
@@ -197,22 +197,25 @@ def _ends(ledger: Ledger) -> set[tuple[int, str, int]]:
     return {(end.version, end.how, place) for end in ledger.ends for place in from_runs(end.runs)}
 
 
-def _in_order(lane: Lane) -> Iterator[tuple[str, int, int]]:
-    """Segment, place and state of each message of a lane, in the order of delivery."""
+def _in_order(lane: Lane) -> Iterator[tuple[str, int, int, int]]:
+    """Segment, place, state and lease expiry of each message of a lane, in the order of delivery."""
     step = -1 if lane.lifo else 1
     for entry in lane.entries[::step]:
         name = SegmentName.parse(entry.segment)
         assert name is not None
         ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
+        rows = memoryview(ledger.leases).cast("H")
         for place in range(name.size)[::step]:
-            yield entry.segment, place, ledger.states[place]
+            state = ledger.states[place]
+            yield entry.segment, place, state, ledger.grants[rows[place]].expires if state == LEASED else 0
 
 
-def _ahead(lane: Lane, segment: str, place: int) -> str | None:
-    """The first message that should have ended before this one is handed out."""
-    for other, index, state in _in_order(lane):
+def _in_the_way(lane: Lane, segment: str, place: int, claimed: int) -> str | None:
+    """A message that should have ended before this one is handed out, or that is leased beside it."""
+    ahead = True
+    for other, index, state, expires in _in_order(lane):
         if (other, index) == (segment, place):
-            return None
-        if state in (READY, LEASED):
+            ahead = False
+        elif (ahead and state in (READY, LEASED)) or expires > claimed:
             return f"{other}-{index}"
     return None
