@@ -66,7 +66,8 @@ def outgoing_many(items: Iterable[Any], common: NewMessage) -> list[Outgoing]:
     """Checked messages: a `NewMessage` brings its own options, anything else is a payload with the common ones."""
     if isinstance(items, str | bytes | bytearray | dict) or not isinstance(cast(object, items), Iterable):
         raise ConfigError(
-            f"payloads must be a list of payloads, not {type(cast(object, items)).__name__}; for one message use enqueue()"
+            f"payloads must be a list of payloads, not {type(cast(object, items)).__name__}; "
+            "for one message use enqueue()"
         )
     shared = outgoing(common)
     made: list[Outgoing] = []

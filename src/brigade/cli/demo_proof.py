@@ -71,6 +71,10 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
+def _but_the_last(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return record["attempts"][:-1]
+
+
 def prove(
     history: Path, ids: Sequence[str], letters: Sequence[MessageInfo], crew: Crew, *, requests: int, seconds: float
 ) -> Proof:
@@ -86,8 +90,7 @@ def prove(
         lost=len(set(ids) - set(ended)),
         twice=sum(count - 1 for count in ended.values()) + len(set(ended) - set(ids)),
         letters=len({letter.failure.id for letter in letters if letter.failure} & set(ids)),
-        retried=sum(attempt["how"] == "nacked" for record in records for attempt in record["attempts"])
-        - outcomes["dead-lettered"],
+        retried=sum(attempt["how"] == "nacked" for record in records for attempt in _but_the_last(record)),
         killed=crew.victim.name if crew.victim else None,
         left_behind=crew.left_behind,
         recovered=expired,

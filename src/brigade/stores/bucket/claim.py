@@ -18,9 +18,9 @@ from brigade.stores.bucket.accounts import note_failures, read_ledger, read_segm
 from brigade.stores.bucket.book import Book, Won
 from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.lanes import claim_lanes, drop_from_lane
+from brigade.stores.bucket.lanes import claim_lanes, drop_orphan
 from brigade.stores.bucket.moves import complete_moves
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, list_page, reread, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, list_page, reread, side_by_side, write
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import LEDGER, Entry, Ledger, Spec
 
@@ -310,10 +310,7 @@ def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
         raise QueueNotFound(f"grant names segment {grant.segment!r}, which is not one; was it made by this version?")
     entries = yield from read_segment(env, view, name)
     if entries is None:
-        if name.lane:
-            yield from drop_from_lane(env, view, [name])
-        else:
-            yield from delete([view.keys.ledger(name)])
+        yield from drop_orphan(env, view, name)
         return None
     view.entries[name] = entries
     return Loaded(grant, name, [entry for place in grant.members if (entry := entries[place]) is not None])

@@ -28,7 +28,7 @@ from brigade.stores.bucket.steps import (
 from brigade.stores.bucket.view import KnownLane, QueueView
 from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, Spec
 
-__all__ = ["Draft", "enqueue", "ensure_appended", "is_special", "publish", "specs_of"]
+__all__ = ["Draft", "enqueue", "ensure_appended", "give_up_late", "is_special", "publish", "specs_of"]
 
 GIVE_UP_AFTER = 600.0
 PATIENCE = 2.0
@@ -230,7 +230,9 @@ def publish(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | 
 def give_up_late(env: Env, started: float) -> None:
     """Whoever writes in two steps stops after ten minutes: what is an hour old is then nobody's any more."""
     if env.clock.monotonic() - started > GIVE_UP_AFTER:
-        raise StoreUnavailable("the enqueue took over ten minutes and was given up; nothing became visible, try again")
+        raise StoreUnavailable(
+            "a write in two steps took over ten minutes and was given up; check the store, try again"
+        )
 
 
 def specs_of(entries: Sequence[Entry | None]) -> list[Spec] | None:

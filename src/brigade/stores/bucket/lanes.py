@@ -10,11 +10,11 @@ from brigade.model import Grant
 from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
 from brigade.stores.bucket.book import LEASED, READY, Book, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, reread, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, reread, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
-__all__ = ["claim_lanes", "drop_from_lane", "head_of"]
+__all__ = ["claim_lanes", "drop_from_lane", "drop_orphan", "head_of"]
 
 WIDTH = 16
 
@@ -172,6 +172,14 @@ def _grant(view: QueueView, segment: str, won: Won, owner: str) -> Grant:
         tuple(won.recovered),
         won.row.claimed,
     )
+
+
+def drop_orphan(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
+    """The segment is gone: its account means nothing any more."""
+    if name.lane:
+        yield from drop_from_lane(env, view, [name])
+    else:
+        yield from delete([view.keys.ledger(name)])
 
 
 def drop_from_lane(env: Env, view: QueueView, names: Sequence[SegmentName]) -> Proto[None]:

@@ -15,7 +15,9 @@ from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import FailureInfo
 from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
 from brigade.stores.bucket.book import Book
+from brigade.stores.bucket.enqueue import give_up_late
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.lanes import drop_orphan
 from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, read, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import PARKED, SEGMENT, STATE, Entry, Ledger, Move, Parked, Segment, StateDoc
@@ -32,6 +34,7 @@ def complete_moves(env: Env, view: QueueView) -> Proto[None]:
 
 
 def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
+    """As with a delivery, the segment is read after the decision was stored: where it is gone, so is the message."""
     account = yield from open_account(env, view, name)
     while account is not None:
         book = Book(account.ledger)
@@ -40,11 +43,15 @@ def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
             if not book.finalize():
                 return
         else:
-            entries = view.entries.get(name) or (yield from read_segment(env, view, name))
+            started = env.clock.monotonic()
+            entries = yield from read_segment(env, view, name)
             if entries is None:
+                yield from drop_orphan(env, view, name)
                 return
             view.entries[name] = entries
-            yield from side_by_side([_copy_out(env, view, name, number, account.ledger, entries) for number in undone])
+            yield from side_by_side(
+                [_copy_out(env, view, name, number, account.ledger, entries, started) for number in undone]
+            )
             book.moved(undone)
             book.finalize()
         if not book.changed:
@@ -56,7 +63,13 @@ def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
 
 
 def _copy_out(
-    env: Env, view: QueueView, name: SegmentName, number: int, ledger: Ledger, entries: list[Entry | None]
+    env: Env,
+    view: QueueView,
+    name: SegmentName,
+    number: int,
+    ledger: Ledger,
+    entries: list[Entry | None],
+    started: float,
 ) -> Proto[None]:
     move = ledger.moves[number]
     copies = [_failed_entry(view.keys.queue, name, place, move, ledger, entries) for place in move.members]
@@ -66,6 +79,7 @@ def _copy_out(
         apart = [ref for ref, entry in zip(refs, copies, strict=True) if entry.payload is None]
         yield from side_by_side([copy(view.keys.blob(ref), view.keys.blob(f"failed/{ref}")) for ref in apart])
         key = view.keys.parked(name, number)
+        give_up_late(env, started)
         yield from write(env, Create(key, PARKED.encode(parked)))
         return
     target = QueueKeys(move.target)
@@ -90,6 +104,7 @@ def _copy_out(
                 for index, place in enumerate(places)
             ]
         )
+        give_up_late(env, started)
         body = SEGMENT.encode(Segment(env.ids.nonce(), [copies[place] for place in places]))
         yield from write(env, Create(target.segment(made), body))
 

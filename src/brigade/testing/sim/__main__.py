@@ -62,9 +62,8 @@ def sweep(start: int, count: int, jobs: int) -> int:
     """Play many seeds; returns the exit code."""
     clock = SystemClock()
     began = clock.monotonic()
-    failed = done = messages = operations = 0
-    for outcome in _outcomes(range(start, start + count), jobs):
-        done += 1
+    failed = messages = operations = 0
+    for done, outcome in enumerate(_outcomes(range(start, start + count), jobs), 1):
         messages += outcome.messages
         operations += outcome.operations
         if outcome.violations:

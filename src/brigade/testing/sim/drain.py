@@ -82,7 +82,7 @@ def drain(inline: Inline, world: World) -> Final:
         for queue in scenario.queues:
             inline.run(sweep(process.env, process.view(queue)))
             inline.run(process.finish(queue))
-    return Final(open_ones, [key for key in inline.storage.keys() if not _allowed(key)])
+    return Final(open_ones, [key for key in inline.storage.left() if not _allowed(key)])
 
 
 def _drain_queue(process: Process, queue: str) -> Proto[None]:

@@ -69,7 +69,8 @@ class Storage:
         self._clock = clock
         self._witness = witness
 
-    def keys(self) -> list[str]:
+    def left(self) -> list[str]:
+        """Every key there is."""
         return sorted(self._bucket.snapshot())
 
     def present(self, queue: str) -> list[str]:

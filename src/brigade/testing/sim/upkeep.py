@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from brigade.errors import MessageNotFound, StoreUnavailable
 from brigade.stores.bucket import admin, inspect
 from brigade.stores.bucket.accounts import open_account
@@ -135,10 +137,8 @@ def _letter(message: Held) -> Entry:
 def purger(process: Process) -> Proto[None]:
     """Drop everything that waits, once."""
     yield Sleep(process.rng.uniform(1, process.world.scenario.duration / 2))
-    try:
+    with suppress(StoreUnavailable):
         yield from admin.purge(process.env, process.view(JOBS))
-    except StoreUnavailable:
-        pass
     yield from process.finish(JOBS)
 
 
@@ -174,7 +174,5 @@ def _find_one(process: Process, view: QueueView) -> Proto[None]:
     candidates = view.candidates
     if candidates:
         name = process.rng.choice(candidates)
-        try:
+        with suppress(MessageNotFound):
             yield from inspect.find(process.env, view, f"{name}-{process.rng.randrange(name.size)}")
-        except MessageNotFound:
-            pass
