@@ -51,23 +51,23 @@ class Screen:
         )
         if not self._console.is_terminal:
             yield
-            self.update(crew)
+            self.update(crew, over=True)
             return
         with Live(self._picture(crew), console=self._console, refresh_per_second=10, transient=True) as self._live:
             yield
         self._live = None
-        self.update(crew)
+        self.update(crew, over=True)
 
-    def update(self, crew: Crew) -> None:
+    def update(self, crew: Crew, *, over: bool = False) -> None:
         if crew.victim is not None:
             self._once(
                 "killed",
                 f"[red]✗[/] {crew.victim.name} killed with SIGKILL while it held {crew.left_behind} messages",
             )
-            if crew.recovered >= crew.left_behind:
+            if over or crew.recovered >= crew.left_behind:
                 self._once(
                     "recovered",
-                    f"[green]↻[/] its {crew.left_behind} leases ran out and went to the other consumers",
+                    f"[green]↻[/] its {crew.left_behind} leases ran out, and the other consumers took over",
                 )
         if self._live is not None:
             self._live.update(self._picture(crew))

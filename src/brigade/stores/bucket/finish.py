@@ -15,7 +15,7 @@ from brigade.stores.bucket.book import PURGED
 from brigade.stores.bucket.history import Record, records_of, write_history
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import drop_from_lane
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, read, reread, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, read, reread, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import MARKER, SEGMENT, Entry, Ledger, Marker, Segment
 
@@ -84,15 +84,16 @@ def _contents(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Entry 
 def _void(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
     """Leave a void in a derived segment's place, so that a step repeated late cannot bring it back."""
     key = view.keys.segment(name)
-    current = yield from get(key)
+    try:
+        current = yield from read(env, SEGMENT, key)
+    except CorruptObject:
+        return
     if current is None:
         return
-    try:
-        if SEGMENT.decode(current.body, key=key).void:
-            return
-    except CorruptObject:
-        pass
-    yield from write(env, Swap(key, SEGMENT.encode(Segment(env.ids.nonce(), [], void=True)), current.etag))
+    segment, etag = current
+    if not segment.void:
+        void = Segment(env.ids.nonce(), [], void=True, source=segment.source)
+        yield from write(env, Swap(key, SEGMENT.encode(void), etag))
 
 
 def _settle_marker(env: Env, view: QueueView, ref: str, entry: Entry, purged: bool) -> Proto[None]:

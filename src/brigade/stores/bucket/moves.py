@@ -105,7 +105,9 @@ def _copy_out(
             ]
         )
         give_up_late(env, started)
-        body = SEGMENT.encode(Segment(env.ids.nonce(), [copies[place] for place in places]))
+        body = SEGMENT.encode(
+            Segment(env.ids.nonce(), [copies[place] for place in places], source=view.keys.segment(name))
+        )
         yield from write(env, Create(target.segment(made), body))
 
 

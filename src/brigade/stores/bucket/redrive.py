@@ -71,7 +71,7 @@ def _redrive_object(env: Env, view: QueueView, key: str, ids: AbstractSet[str] |
                 continue
             parked, etag = decided, answer
             total += len(chosen)
-        yield from _make_targets(env, view, parked)
+        yield from _make_targets(env, view, key, parked)
         done = [None if place in moving else entry for place, entry in enumerate(parked.entries)]
         emptied = Parked(env.ids.nonce(), parked.refs, done)
         answer = yield from write(env, Swap(key, PARKED.encode(emptied), etag))
@@ -124,7 +124,7 @@ def _targets(env: Env, view: QueueView, key: str, parked: Parked, chosen: Sequen
     return targets
 
 
-def _make_targets(env: Env, view: QueueView, parked: Parked) -> Proto[None]:
+def _make_targets(env: Env, view: QueueView, key: str, parked: Parked) -> Proto[None]:
     """Create the segments that the parked object says its entries are going to."""
     by_target: dict[SegmentName, dict[int, int]] = {}
     for place, ref in parked.moving.items():
@@ -143,13 +143,15 @@ def _make_targets(env: Env, view: QueueView, parked: Parked) -> Proto[None]:
             entry = redriven_entry(source, name.due)
             yield from _point_marker(env, view.keys, entry, f"{name}-{index}")
             entries.append(entry)
-        yield from put_derived(env, view, name, entries)
+        yield from put_derived(env, view, name, entries, source=key)
 
 
-def put_derived(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None]) -> Proto[None]:
+def put_derived(
+    env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], *, source: str
+) -> Proto[None]:
     """Create a segment under a derived name, once: where it is, or was, there already, nothing is left to do."""
     key = view.keys.segment(name)
-    answer = yield from write(env, Create(key, SEGMENT.encode(Segment(env.ids.nonce(), entries))))
+    answer = yield from write(env, Create(key, SEGMENT.encode(Segment(env.ids.nonce(), entries, source=source))))
     if isinstance(answer, Lost):
         found = yield from reread(env, SEGMENT, key, answer.current)
         if found is None or found[0].void:
@@ -219,4 +221,6 @@ def _redrive_letter(env: Env, letters: QueueKeys, target: QueueView, ref: str, e
         yield from copy(letters.blob(ref), target.keys.blob(f"{name}-0"))
     yield from copy_state(env, letters, target.keys, ref, f"{name}-0", entry.correlation)
     yield from _point_marker(env, target.keys, again, f"{name}-0")
-    yield from put_derived(env, target, name, [again])
+    letter = parse_message_ref(ref)
+    source = letters.segment(letter[0]) if letter else ""
+    yield from put_derived(env, target, name, [again], source=source)

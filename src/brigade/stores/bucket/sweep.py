@@ -32,7 +32,7 @@ from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read, reread, write
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import LEDGER, MARKER, PARKED, SEGMENT, Ledger
+from brigade.stores.bucket.wire import LEDGER, MARKER, PARKED, SEGMENT, Ledger, Parked
 
 __all__ = ["Swept", "sweep"]
 
@@ -62,8 +62,8 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
     yield from _sweep_lanes(env, view, lane_segments, done)
     if view.unmoved:
         yield from complete_moves(env, view)
-    yield from _sweep_voids(env, view, [*segments, *lane_segments], done)
     parked = yield from _sweep_parked(env, view, done)
+    yield from _sweep_voids(env, view, [*segments, *lane_segments], done)
     yield from _sweep_beside(env, view, parked, done)
     yield from _sweep_markers(env, view, done)
     yield from _sweep_history(env, view, done)
@@ -189,7 +189,7 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
 
 
 def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swept) -> Proto[None]:
-    """Voids have kept a late writer out for an hour; nobody is that late."""
+    """Voids that have kept late writers out for an hour, and whose source can make them no more."""
     for item in segments:
         name = view.keys.parse(item.key)
         if name is None or not (name.special or name.derived or name.lane) or not _old(env, item):
@@ -198,13 +198,28 @@ def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swep
             found = yield from read(env, SEGMENT, item.key)
         except CorruptObject:
             continue
-        if found is not None and found[0].void:
+        if found is None or not found[0].void:
+            continue
+        source = found[0].source
+        if source is None or (yield from _exhausted(env, source, str(name))):
             yield from delete([item.key])
             if not name.lane:
                 yield from delete([view.keys.ledger(name)])
             view.ended.discard(name)
             done.live.discard(str(name))
             done.orphans += 1
+
+
+def _exhausted(env: Env, source: str, target: str) -> Proto[bool]:
+    """Whether the object that a derived segment was made from is over, so that nobody makes the segment again."""
+    try:
+        if "/failed/" in source:
+            parked = yield from read(env, PARKED, source)
+            return parked is None or not any(ref.startswith(f"{target}-") for ref in parked[0].moving.values())
+        segment = yield from read(env, SEGMENT, source)
+    except CorruptObject:
+        return True
+    return segment is None or segment[0].void
 
 
 def _sweep_parked(env: Env, view: QueueView, done: Swept) -> Proto[set[str]]:
@@ -220,11 +235,17 @@ def _sweep_parked(env: Env, view: QueueView, done: Swept) -> Proto[set[str]]:
         parked = found[0]
         if parked.moving and _old(env, item, FINAL_GRACE):
             yield from finish_redrive(env, view, item.key)
-        elif not any(parked.entries) and _old(env, item):
+        elif not any(parked.entries) and _old(env, item) and (yield from _emptied(env, view, parked)):
             yield from delete([item.key])
             done.orphans += 1
         refs |= {ref for ref, entry in zip(parked.refs, parked.entries, strict=True) if entry is not None}
     return refs
+
+
+def _emptied(env: Env, view: QueueView, parked: Parked) -> Proto[bool]:
+    """Whether the segment that an emptied parked object was filled from is over: else it might be filled again."""
+    origin = parse_message_ref(parked.refs[0]) if parked.refs else None
+    return origin is None or (yield from _exhausted(env, view.keys.segment(origin[0]), ""))
 
 
 def _sweep_beside(env: Env, view: QueueView, parked: set[str], done: Swept) -> Proto[None]:

@@ -50,11 +50,16 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
 
 class Segment(msgspec.Struct, array_like=True):
-    """Immutable messages. A None entry is a hole: that message had been enqueued before. `void` blocks a name."""
+    """Immutable messages. A None entry is a hole: that message had been enqueued before. `void` blocks a name.
+
+    `source` is the key of the object that a derived segment was made from: while that stands, the step may be
+    repeated, and the name must stay taken.
+    """
 
     nonce: str
     entries: list[Entry | None]
     void: bool = False
+    source: str | None = None
 
 
 class Spec(msgspec.Struct, array_like=True, gc=False):

@@ -6,7 +6,7 @@ import asyncio
 
 from brigade import Ack, Extend, Lease, Nack, Release, StaleLease, State
 from brigade.model import Settlement
-from brigade.testing.conformance.harness import Harness, at_once, claim_all, claim_one, values
+from brigade.testing.conformance.harness import Harness, at_once, claim_all, claim_one, passed, values
 
 
 async def test_one_batch_may_settle_in_every_way(harness: Harness) -> None:
@@ -52,6 +52,16 @@ async def test_a_message_may_be_extended_and_then_acked_in_one_batch(harness: Ha
     first, second = await queue.settle([Extend(message, 60), Ack(message)])
     assert isinstance(first, Lease)
     assert second is State.SUCCEEDED
+
+
+async def test_extending_one_message_twice_in_a_batch_leaves_the_others(harness: Harness) -> None:
+    """[G2] Messages that were claimed together have leases of their own."""
+    queue = await harness.queue()
+    await queue.enqueue_many(["kept", "dropped"])
+    kept, dropped = await claim_all(queue, 2, visibility=0.5)
+    await queue.settle([Extend(kept, 60), Extend(kept, 60)])
+    await passed(dropped)
+    assert values(await (await harness.elsewhere(queue)).claim(2)) == ["dropped"]
 
 
 async def test_a_batch_may_reach_over_many_enqueues(harness: Harness) -> None:
