@@ -21,6 +21,8 @@ SEEDS ?= 1000
 SEED ?=
 # make test PYTEST_ARGS="-k claim" passes more to pytest.
 PYTEST_ARGS ?=
+# make bench BENCH_ARGS=--write puts the tables into docs/benchmarks.md.
+BENCH_ARGS ?=
 # make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
 LOCK_ARGS ?=
 
@@ -47,7 +49,9 @@ format: $(STAMP) ## Fix what can be fixed, and format
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## Measure throughput and requests per message
-	$(BIN)/python -m bench
+	$(UV) pip install --quiet --python $(BIN)/python --requirement bench/requirements.txt \
+		|| echo "bench/requirements.txt could not be installed: the comparison leaves those queues out"
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
 	$(BIN)/brigade-sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS))

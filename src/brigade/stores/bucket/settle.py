@@ -81,7 +81,7 @@ def _apply(
     """Make every change that its token allows. Extensions and acks are made last, all together."""
     now, rules = env.now(), view.rules(name)
     acked: dict[int, None] = {}
-    extended: dict[int, list[int]] = {}
+    extended: dict[int, dict[int, None]] = {}
     answers: list[Answers] = []
     for change in changes:
         alike = _whole_grant(book, change, rules) if not acked else None
@@ -108,7 +108,7 @@ def _apply(
             elif change.kind == "release":
                 status = book.give_back(place, now=now, due=change.at, error=change.error)
             else:
-                extended.setdefault(change.at, []).append(place)
+                extended.setdefault(change.at, {})[place] = None
                 expires = change.at
             if same is None or same.attempts != attempts or same.max_attempts != limit or same.status is not status:
                 same = Settled(status, row.version, expires, row.owner, attempts, limit)
