@@ -67,7 +67,9 @@ class PermissionDenied(BrigadeError):
 class CorruptObject(BrigadeError):
     """A stored object is truncated or damaged; `key` names it and `reason` says how."""
 
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"object {key!r} is damaged: {reason}; a copy is kept under corrupt/, restore or delete it")
+    def __init__(
+        self, key: str, reason: str, advice: str = "a copy is kept under corrupt/, restore or delete it"
+    ) -> None:
+        super().__init__(f"object {key!r} is damaged: {reason}; {advice}")
         self.key = key
         self.reason = reason

@@ -129,6 +129,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     failure: FailureInfo | None
     ref: str
     claimed_at_ms: int = 0
+    checksum: int | None = None
     opener: Callable[[Message], Any] | None = None
 
     @property

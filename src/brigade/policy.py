@@ -154,10 +154,10 @@ def decode_policy(value: object, *, source: str) -> QueuePolicy:
     if not isinstance(value, dict):
         raise ConfigError(f"{source}: a policy is a JSON object, not {type(value).__name__}")
     given = dict(cast("dict[str, Any]", value))
-    for name, kind in (("failure", Failure), ("backoff", Backoff)):
-        if isinstance(given.get(name), dict):
-            given[name] = kind(**given[name])
     try:
+        for name, kind in (("failure", Failure), ("backoff", Backoff)):
+            if isinstance(given.get(name), dict):
+                given[name] = kind(**given[name])
         return msgspec.convert(QueuePolicy(**given), QueuePolicy)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None

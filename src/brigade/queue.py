@@ -172,7 +172,7 @@ class AsyncQueue:
         return message if message.body is not None else replace(message, opener=self._open)
 
     def _open(self, message: Message) -> AsyncReader:
-        return AsyncReader(self._store.open_payload(self.name, message.ref))
+        return AsyncReader(self._store.open_payload(message))
 
     async def ack(self, message: Message, *, result: Any = None) -> None:
         """The work is done: the message is never delivered again. `result` is kept in history."""

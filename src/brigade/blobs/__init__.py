@@ -14,7 +14,7 @@ The protocol yields these operations; a driver performs them. Nothing here does 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -161,7 +161,7 @@ class Blobs(Protocol):
         """Create an object from a stream; nothing is visible until the stream has ended. Returns its size."""
         ...
 
-    def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncIterator[bytes]:
+    def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncGenerator[bytes]:
         """An object's bytes, in chunks. Raises MessageNotFound where there is none."""
         ...
 

@@ -19,7 +19,7 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -89,7 +89,7 @@ class DiskBlobs:
                 os.unlink(temporary)
         return size
 
-    async def get_stream(self, key: str, *, chunk: int = STREAM_CHUNK) -> AsyncIterator[bytes]:
+    async def get_stream(self, key: str, *, chunk: int = STREAM_CHUNK) -> AsyncGenerator[bytes]:
         self._counts["get"] += 1
         loop = asyncio.get_running_loop()
         try:

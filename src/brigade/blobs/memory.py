@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import ClassVar
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
@@ -144,7 +144,7 @@ class MemoryBlobs:
         self.try_now(Create(key, bytes(body)))
         return len(body)
 
-    async def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncIterator[bytes]:
+    async def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncGenerator[bytes]:
         blob = self.try_now(Get(key))
         if not isinstance(blob, Blob):
             raise MessageNotFound(f"payload {key!r} is gone: its message has ended")

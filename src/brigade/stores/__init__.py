@@ -107,8 +107,8 @@ class Store(Protocol):
 
     async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str: ...
 
-    def open_payload(self, queue: str, ref: str) -> AsyncIterator[bytes]:
-        """The bytes of a payload that is stored apart."""
+    def open_payload(self, message: Message) -> AsyncIterator[bytes]:
+        """The bytes of a payload that is stored apart; CorruptObject at the end where they are not what was sent."""
         ...
 
     async def sweep(self, queue: str) -> dict[str, int]:

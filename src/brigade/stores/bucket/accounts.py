@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brigade.blobs import Swap
+from brigade.blobs import Blob, Swap
 from brigade.clock import FOREVER
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.book import Book
-from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import (
     Env,
     Lost,
@@ -77,9 +77,12 @@ def after_loss(env: Env, view: QueueView, name: SegmentName, lost: Lost) -> Prot
     """The account as it stands after a lost write."""
     key = view.keys.ledger(name)
     if name.lane:
-        found = yield from reread(env, LANE, key, lost.current)
+        found = yield from read_lane(env, view, name.lane, lost.current)
         return None if found is None else _in_lane(name, *found)
-    ledger = yield from reread(env, LEDGER, key, lost.current)
+    try:
+        ledger = yield from reread(env, LEDGER, key, lost.current)
+    except CorruptObject:
+        ledger = yield from read_ledger(env, view, name)
     return None if ledger is None else Account(name, *ledger)
 
 
@@ -158,24 +161,32 @@ def _repair_ledger(env: Env, view: QueueView, name: SegmentName) -> Proto[tuple[
     return ledger, answer
 
 
-def read_lane(env: Env, view: QueueView, lane: str) -> Proto[tuple[Lane, str] | None]:
-    """A lane and its etag. A damaged one is made anew from its segments, in the order of their names."""
+def read_lane(
+    env: Env, view: QueueView, lane: str, seen: Blob | None = None, *, newest: SegmentName | None = None
+) -> Proto[tuple[Lane, str] | None]:
+    """A lane and its etag. A damaged one is made anew from its segments, in the order of their names.
+
+    `seen` is what a lost write found in its way: it need not be read again. `newest` is a segment that is known
+    to come last.
+    """
+    key = view.keys.lane(lane)
     try:
-        found = yield from read(env, LANE, view.keys.lane(lane))
+        found = yield from (read(env, LANE, key) if seen is None else reread(env, LANE, key, seen))
     except CorruptObject:
-        found = yield from _repair_lane(env, view, lane)
+        found = yield from _repair_lane(env, view, lane, newest)
     if found is not None:
         remember_lane(view, lane, *found)
     return found
 
 
-def _repair_lane(env: Env, view: QueueView, lane: str) -> Proto[tuple[Lane, str] | None]:
+def _repair_lane(env: Env, view: QueueView, lane: str, newest: SegmentName | None) -> Proto[tuple[Lane, str] | None]:
     key = view.keys.lane(lane)
     blob = yield from get(key)
     if blob is None:
         return None
     items = yield from list_all(f"{view.keys.lane_segments}{lane}/")
     names = [name for item in items if (name := view.keys.parse(item.key)) is not None]
+    names.sort(key=lambda name: (name == newest, name))
     contents = yield from side_by_side([read_segment(env, view, name) for name in names])
     group: str | None = None
     rebuilt: list[LaneEntry] = []

@@ -12,8 +12,8 @@ from brigade.errors import ConfigError, CorruptObject, QueueNotFound
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
 from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account, read_segment
 from brigade.stores.bucket.book import Book
-from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import (
     Env,
     Lost,

@@ -258,7 +258,7 @@ class Book:
 
     def extend(self, places: Sequence[int], expires: int) -> None:
         """Move the expiry of these leases. Where they are all that is left of their grant, its row moves."""
-        for row, members in self._by_row(places).items():
+        for row, members in self._by_row(list(dict.fromkeys(places))).items():
             grant = self.grants[row]
             moved = GrantRow(grant.version, grant.token, grant.owner, grant.claimed, expires)
             live = sum(1 for place, state in enumerate(self.states) if state == LEASED and self.leases[place] == row)

@@ -16,10 +16,10 @@ from brigade.errors import QueueNotFound
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import note_failures, read_ledger, read_segment, remember
 from brigade.stores.bucket.book import Book, Won
-from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import claim_lanes, drop_orphan
 from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, list_page, reread, side_by_side, write
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import LEDGER, Entry, Ledger, Spec

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from brigade.blobs import Create, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import Receipt
+from brigade.stores.bucket.accounts import read_lane
 from brigade.stores.bucket.history import ended_since
 from brigade.stores.bucket.keys import SegmentName, lane_name, parse_message_ref
+from brigade.stores.bucket.specs import is_special, specs_of
 from brigade.stores.bucket.steps import (
     MOST_TRIES,
     Env,
@@ -26,9 +28,9 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import KnownLane, QueueView
-from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, Spec
+from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment
 
-__all__ = ["Draft", "enqueue", "ensure_appended", "give_up_late", "is_special", "publish", "specs_of"]
+__all__ = ["Draft", "enqueue", "ensure_appended", "give_up_late", "publish"]
 
 GIVE_UP_AFTER = 600.0
 PATIENCE = 2.0
@@ -39,11 +41,6 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
     entry: Entry
     planned: SegmentName | None = None
-
-
-def is_special(entry: Entry) -> bool:
-    """Whether a claimer has to know more of the message than its segment's name tells."""
-    return bool(entry.due or entry.ttl is not None or entry.max_attempts or entry.own_id)
 
 
 def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
@@ -213,7 +210,7 @@ def publish(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | 
             break
         if answer.current is not None:
             return False
-        ended = yield from ended_since(view.keys, {f"{name}-{first}"}, name.due)
+        ended = yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)
         if ended:
             return True
         yield Sleep(env.ids.uniform(0, min(0.05 * 2**attempt, 5)))
@@ -235,19 +232,6 @@ def give_up_late(env: Env, started: float) -> None:
         )
 
 
-def specs_of(entries: Sequence[Entry | None]) -> list[Spec] | None:
-    """What a ledger must know of messages that have limits of their own; None where none has."""
-    if not any(e is None or e.due or e.ttl is not None or e.max_attempts for e in entries):
-        return None
-    return [
-        Spec(hole=True) if entry is None else Spec(entry.due, _lapse(entry), entry.max_attempts) for entry in entries
-    ]
-
-
-def _lapse(entry: Entry) -> int | None:
-    return None if entry.ttl is None else max(entry.due, entry.enqueued) + entry.ttl
-
-
 def ensure_appended(
     env: Env, view: QueueView, name: SegmentName, entries: Sequence[Entry | None], started: float
 ) -> Proto[None]:
@@ -260,7 +244,7 @@ def ensure_appended(
     known = view.lanes.get(name.lane)
     current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None
     if current is None:
-        current = yield from read(env, LANE, key)
+        current = yield from read_lane(env, view, name.lane, newest=name)
     while True:
         give_up_late(env, started)
         if current is None:
@@ -277,7 +261,7 @@ def ensure_appended(
         if not isinstance(answer, Lost):
             view.lanes[name.lane] = KnownLane(answer, lane, 0)
             return
-        current = yield from reread(env, LANE, key, answer.current)
+        current = yield from read_lane(env, view, name.lane, answer.current, newest=name)
 
 
 def announce_lanes(env: Env, view: QueueView) -> Proto[None]:

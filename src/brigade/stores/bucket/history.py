@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from brigade.blobs import Create
+from brigade.errors import CorruptObject
 from brigade.model import FailureInfo
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
-from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName
+from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corrupt_key
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
 
@@ -151,7 +152,7 @@ def read_records(body: bytes) -> list[Record]:
 
 
 def ended_since(
-    keys: QueueKeys, refs: AbstractSet[str], since: int, *, most_files: int = 0
+    env: Env, keys: QueueKeys, refs: AbstractSet[str], since: int, *, most_files: int = 0
 ) -> Proto[dict[str, Record]]:
     """Which of the messages history knows to have ended; looks at files written since then, oldest first."""
     found: dict[str, Record] = {}
@@ -162,9 +163,8 @@ def ended_since(
         for item in page.items:
             if HistoryName.parse(item.key) is None:
                 continue
-            blob = yield from get(item.key)
-            if blob is not None:
-                found.update((record.ref, record) for record in _records_or_none(blob.body) if record.ref in refs)
+            records = yield from _read_file(env, item.key)
+            found.update((record.ref, record) for record in records if record.ref in refs)
             looked += 1
             if len(found) == len(refs) or looked == most_files:
                 return found
@@ -173,8 +173,17 @@ def ended_since(
         after = page.items[-1].key
 
 
-def _records_or_none(body: bytes) -> list[Record]:
-    try:
-        return read_records(body)
-    except (zlib.error, msgspec.DecodeError):
-        return []
+def _read_file(env: Env, key: str) -> Proto[list[Record]]:
+    """A history file's records; none where it is gone, or damaged, which is told of once."""
+    for again in (True, False):
+        blob = yield from get(key)
+        if blob is None:
+            return []
+        try:
+            return read_records(blob.body)
+        except (zlib.error, msgspec.DecodeError) as error:
+            if not again:
+                answer = yield Create(corrupt_key(key), blob.body)
+                if isinstance(answer, str):
+                    env.damaged.append(CorruptObject(key, f"it is not gzipped JSON lines ({error})"))
+    return []

@@ -13,10 +13,10 @@ from brigade.machine import State
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, READY, SUCCEEDED, Book, state_of
-from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.history import SKEW, Record, ended_since
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
+from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
 from brigade.stores.bucket.wire import MARKER, PARKED, Entry, Parked
@@ -152,7 +152,7 @@ def find(env: Env, view: QueueView, message_id: str) -> Proto[MessageInfo]:
     if entry is not None:
         book = Book(account.ledger) if account else Book.fresh(name.size, specs_of(entries or ()))
         return _info(view, name, place, entry, book)
-    ended = yield from ended_since(view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
+    ended = yield from ended_since(env, view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
     record = ended.get(f"{name}-{place}")
     if record is not None:
         return _from_record(record)

@@ -10,7 +10,7 @@ from brigade.model import Grant
 from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
 from brigade.stores.bucket.book import LEASED, READY, Book, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, reread, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
@@ -90,11 +90,9 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
         lane = with_ledger(lane, changed, env.ids.nonce())
         answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
         if isinstance(answer, Lost):
-            current = yield from reread(env, LANE, key, answer.current)
+            current = yield from read_lane(env, view, lane_name, answer.current)
             if current is None:
                 view.lanes.pop(lane_name, None)
-            else:
-                remember_lane(view, lane_name, *current)
             continue
         remember_lane(view, lane_name, lane, answer)
         for segment, ledger in changed.items():
@@ -205,4 +203,4 @@ def drop_from_lane(env: Env, view: QueueView, names: Sequence[SegmentName]) -> P
         if not isinstance(answer, Lost):
             remember_lane(view, lane_name, smaller, answer)
             return
-        current = yield from reread(env, LANE, key, answer.current)
+        current = yield from read_lane(env, view, lane_name, answer.current)

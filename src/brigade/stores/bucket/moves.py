@@ -141,6 +141,7 @@ def _failed_entry(
         entry.group,
         failure=info,
         priority=entry.priority,
+        checksum=entry.checksum,
     )
 
 

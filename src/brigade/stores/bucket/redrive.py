@@ -177,6 +177,7 @@ def redriven_entry(entry: Entry, now: int) -> Entry:
         max_attempts=info.max_attempts if info else None,
         own_id=info.own_id if info else None,
         priority=entry.priority,
+        checksum=entry.checksum,
     )
 
 

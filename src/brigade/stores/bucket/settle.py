@@ -55,7 +55,7 @@ def settle(env: Env, view: QueueView, name: SegmentName, changes: Sequence[Chang
     tried = fresh = False
     while True:
         if account is None:
-            return (yield from _after_the_end(view, name, changes, tried))
+            return (yield from _after_the_end(env, view, name, changes, tried))
         book = Book(account.ledger)
         answers = _apply(env, view, name, book, changes, tried)
         stale = any(isinstance(answer, StaleLease) for several in answers for answer in several)
@@ -81,7 +81,7 @@ def _apply(
     """Make every change that its token allows. Extensions and acks are made last, all together."""
     now, rules = env.now(), view.rules(name)
     acked: dict[int, None] = {}
-    extended: dict[int, dict[int, None]] = {}
+    extended: dict[int, list[int]] = {}
     answers: list[Answers] = []
     for change in changes:
         alike = _whole_grant(book, change, rules) if not acked else None
@@ -108,7 +108,7 @@ def _apply(
             elif change.kind == "release":
                 status = book.give_back(place, now=now, due=change.at, error=change.error)
             else:
-                extended.setdefault(change.at, {})[place] = None
+                extended.setdefault(change.at, []).append(place)
                 expires = change.at
             if same is None or same.attempts != attempts or same.max_attempts != limit or same.status is not status:
                 same = Settled(status, row.version, expires, row.owner, attempts, limit)
@@ -151,12 +151,14 @@ def _stale(name: SegmentName, place: int) -> StaleLease:
     )
 
 
-def _after_the_end(view: QueueView, name: SegmentName, changes: Sequence[Change], tried: bool) -> Proto[list[Answers]]:
+def _after_the_end(
+    env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change], tried: bool
+) -> Proto[list[Answers]]:
     """The account is gone: the segment has ended. If a write of ours was in doubt, history tells whose it was."""
     if not tried:
         return [[_stale(name, place) for place in change.places] for change in changes]
     refs = {f"{name}-{place}" for change in changes for place in change.places}
-    ended = yield from ended_since(view.keys, refs, name.due)
+    ended = yield from ended_since(env, view.keys, refs, name.due)
     return [
         [_from_history(name, change, place, ended.get(f"{name}-{place}")) for place in change.places]
         for change in changes

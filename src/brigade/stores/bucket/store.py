@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from brigade.blobs import Blobs
 from brigade.clock import Clock, SystemClock, to_ms
-from brigade.errors import BrigadeError, MessageNotFound, PayloadTooLarge, StaleLease
+from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, PayloadTooLarge, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
 from brigade.model import (
@@ -39,13 +40,14 @@ from brigade.stores import Failed, Outgoing, Settled
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import Loaded, claim, load
 from brigade.stores.bucket.driver import perform
-from brigade.stores.bucket.enqueue import Draft, enqueue, is_special
+from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, lane_name, parse_message_ref
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settle import Answers, Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
-from brigade.stores.bucket.steps import Env, Proto
+from brigade.stores.bucket.specs import is_special
+from brigade.stores.bucket.steps import Env, Proto, delete
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import Entry
@@ -114,13 +116,24 @@ class BucketStore:
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
         now = self.env.now()
-        drafts = [
-            self._draft(held.view, message, now)
-            if isinstance(message.payload, bytes)
-            else await self._streamed(held, message)
-            for message in messages
-        ]
+        drafts: list[Draft] = []
+        try:
+            for message in messages:
+                if isinstance(message.payload, bytes):
+                    drafts.append(self._draft(held.view, message, now))
+                else:
+                    drafts.append(await self._streamed(held, message))
+        except BaseException:
+            await self._drop_payloads(held, drafts)
+            raise
         return list(await held.enqueues.submit(drafts))
+
+    async def _drop_payloads(self, held: _Queue, drafts: Sequence[Draft]) -> None:
+        """A batch that is refused leaves no payload behind, as far as the store lets us; the sweeper does the rest."""
+        keys = [held.view.keys.blob(f"{draft.planned}-0") for draft in drafts if draft.planned is not None]
+        if keys:
+            with contextlib.suppress(BrigadeError):
+                await self.run(delete(keys))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
         held = await self._queue(queue, refresh=True)
@@ -254,8 +267,17 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(state.save_state(self.env, held.view, ref, value, etag, correlation))
 
-    def open_payload(self, queue: str, ref: str) -> AsyncIterator[bytes]:
-        return self._blobs.get_stream(QueueKeys(queue).blob(ref))
+    async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
+        key = QueueKeys(message.queue).blob(message.ref)
+        size = checksum = 0
+        async with contextlib.aclosing(self._blobs.get_stream(key)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                checksum = zlib.crc32(chunk, checksum)
+                yield chunk
+        if size != message.size or (message.checksum is not None and checksum != message.checksum):
+            reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
+            raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
 
     async def sweep(self, queue: str) -> dict[str, int]:
         held = await self._queue(queue)
@@ -334,11 +356,12 @@ class BucketStore:
         )
 
         async def all_chunks() -> AsyncIterator[bytes]:
-            size = len(head)
+            size, entry.checksum = len(head), zlib.crc32(head)
             yield bytes(head)
             head.clear()
             async for chunk in chunks:
                 size += len(chunk)
+                entry.checksum = zlib.crc32(chunk, entry.checksum)
                 if size > view.policy.max_payload:
                     raise _too_large(size, view)
                 yield chunk
@@ -661,6 +684,7 @@ def _messages(queue: str, loaded: Loaded) -> list[Message]:
                 entry.failure,
                 ref,
                 grant.claimed_at_ms,
+                entry.checksum,
             )
         )
     return messages
@@ -695,4 +719,5 @@ def _entry_of(message: Message) -> Entry:
         message.group,
         failure=message.failure,
         priority=message.priority,
+        checksum=message.checksum,
     )

@@ -24,12 +24,12 @@ from brigade.stores.bucket.accounts import (
     remember,
 )
 from brigade.stores.bucket.book import Book
-from brigade.stores.bucket.enqueue import specs_of
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import drop_from_lane
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import finish_redrive
+from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read, reread, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LEDGER, MARKER, PARKED, SEGMENT, Ledger, Parked

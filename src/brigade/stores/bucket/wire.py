@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Entry(msgspec.Struct, array_like=True, gc=False):
-    """One message in a segment. `payload` is None where the payload has a blob of its own."""
+    """One message in a segment. `payload` is None where the payload has a blob of its own, with that `checksum`."""
 
     payload: bytes | None
     size: int
@@ -47,6 +47,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     own_id: str | None = None
     failure: FailureInfo | None = None
     priority: int = 5
+    checksum: int | None = None
 
 
 class Segment(msgspec.Struct, array_like=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from brigade.testing.sim import records as r
-from brigade.testing.sim.lives import Life, Lives, Violation
+from brigade.testing.sim.lives import OPEN, Life, Lives, Violation
 
 __all__ = ["Violation", "check"]
 
@@ -136,12 +136,14 @@ class _Accounts:
             self._in_order(lane, places)
 
     def _not_lost(self, receipt: r.Returned) -> None:
-        """What an enqueue returned for was there, is the message that was meant, and was not purged unasked."""
+        """What an enqueue returned for was there, was the message that was meant, and ended: not purged unasked."""
         life = self._lives.get(receipt.queue, receipt.ref)
         what = f"the enqueue of {receipt.uid} returned {receipt.ref}"
         if life is None:
             self._broken("G1", receipt.at, f"{what}, which was never there")
             return
+        if life.state in OPEN:
+            self._broken("G1", receipt.at, f"{what}, which is {'lost' if life.gone else life.state}")
         if life.born.uid != receipt.uid and not receipt.duplicate:
             self._broken("G1", receipt.at, f"{what}, which is message {life.born.uid}")
         if life.state == "purged" and not self._limits.purged:

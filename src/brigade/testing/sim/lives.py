@@ -9,7 +9,7 @@ from typing import Any
 
 from brigade.testing.sim import records as r
 
-__all__ = ["Life", "Lives", "Violation"]
+__all__ = ["OPEN", "Life", "Lives", "Violation"]
 
 OPEN = ("ready", "leased")
 OUTCOMES = {"succeeded": "processed", "failed": "failed", "dead": "dead-lettered"}

@@ -47,6 +47,7 @@ class Scenario:
     failing: float = 0.15
     busy: int = 0
     sweepers: int = 1
+    sweep_every: float = 8.0
     redrivers: int = 0
     letter_workers: int = 0
     purgers: int = 0
@@ -89,7 +90,7 @@ def scenario_of(seed: int) -> Scenario:
         failure=failure,
         backoff=Backoff(base=rng.choice((0.0, 0.1, 1.0)), maximum=2.0),
         ttl=rng.choice((2.0, 10.0)) if kind == "ttl" or (mix and rng.random() < 0.2) else None,
-        retention=3600.0,
+        retention=4 * 3600.0,
         segment_messages=rng.choice((3, 10, 1000)),
     )
     letters = None
@@ -116,6 +117,7 @@ def scenario_of(seed: int) -> Scenario:
         failing=rng.choice((0.0, 0.15, 0.5)) if kind not in ("retry", "hybrid") else rng.choice((0.3, 0.7)),
         busy=rng.choice((0, 0, 1, 2)),
         sweepers=rng.choice((0, 1, 1, 2)),
+        sweep_every=600.0 if faults.coma else rng.choice((1.0, 8.0)),
         redrivers=rng.randint(1, 2) if kind in ("retry", "hybrid") else rng.choice((0, 0, 1)),
         letter_workers=int(dead and rng.random() < 0.5),
         purgers=int(rng.random() < 0.12),

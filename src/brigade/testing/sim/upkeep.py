@@ -48,7 +48,7 @@ def finisher(process: Process) -> Proto[None]:
 def sweeper(process: Process) -> Proto[None]:
     """Sweep every queue now and then."""
     while not _stop(process):
-        yield Sleep(process.rng.uniform(1, max(8.0, process.world.scenario.duration / 12)))
+        yield Sleep(process.rng.uniform(0.3, process.world.scenario.sweep_every))
         for queue in process.world.scenario.queues:
             try:
                 yield from sweep(process.env, process.view(queue))
@@ -61,7 +61,7 @@ def mover(process: Process) -> Proto[None]:
     """Look for moves that were decided and not carried out."""
     view = process.view(JOBS)
     while not _stop(process):
-        yield Sleep(process.rng.uniform(0.5, max(4.0, process.world.scenario.duration / 12)))
+        yield Sleep(process.rng.uniform(0.5, process.world.scenario.sweep_every))
         try:
             for item in (yield from list_all(view.keys.ledgers)):
                 name = view.keys.parse(item.key)
