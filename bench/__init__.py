@@ -1,0 +1,1 @@
+"""How fast, and at how many storage requests a message. Run it with `python -m bench`."""

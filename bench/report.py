@@ -1,0 +1,185 @@
+"""What was measured, as tables for people, JSON for machines, and Markdown for the docs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import brigade
+from bench.counts import PATTERNS, Requests
+from bench.measure import STORES, Measurement
+from bench.peers import PeerResult
+
+__all__ = ["Report", "as_json", "machine", "show", "write_docs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that one run found."""
+
+    machine: dict[str, str]
+    throughput: Sequence[Measurement]
+    requests: Sequence[Requests]
+    peers: Sequence[PeerResult]
+    skipped: Sequence[str]
+
+
+def machine(place: Path) -> dict[str, str]:
+    """What the figures depend on."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "brigade": brigade.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": f"{os.cpu_count()} × {_cpu_model()}",
+        "memory": _memory(),
+        "file system": _file_system(place),
+        "load": f"{os.getloadavg()[0]:.1f} at the start",
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.processor() or "unknown"
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1024**3:.0f} GiB"
+    except (OSError, ValueError):
+        return "unknown"
+
+
+def _file_system(place: Path) -> str:
+    """The kind of file system that the runs were made on: on tmpfs an fsync costs nothing."""
+    best, kind = "", "unknown"
+    try:
+        lines = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        _, where, what, *_ = line.split()
+        if str(place.resolve()).startswith(where) and len(where) > len(best):
+            best, kind = where, what
+    return kind
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report as plain values."""
+    return {
+        "machine": report.machine,
+        "throughput": [{**asdict(m), "best": round(m.best, 1)} for m in report.throughput],
+        "requests": [{**asdict(r), "total": round(r.total, 5)} for r in report.requests],
+        "peers": [asdict(peer) for peer in report.peers],
+        "skipped": list(report.skipped),
+    }
+
+
+def show(report: Report, console: Console) -> None:
+    """Print all tables."""
+    for title, header, rows in _tables(report):
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        for place, name in enumerate(header):
+            table.add_column(name, justify="left" if place == 0 or _texts(rows, place) else "right")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    if any(not peer.acks for peer in report.peers):
+        console.print("* takes the message away at once and has no ack: a worker that dies loses it")
+    if report.skipped:
+        console.print(f"Skipped, not installed: {', '.join(report.skipped)} (bench/requirements.txt)")
+
+
+def _texts(rows: Sequence[Sequence[str]], place: int) -> bool:
+    return any(row[place][:1].isalpha() for row in rows)
+
+
+def write_docs(report: Report, path: Path) -> None:
+    """Replace what stands between the markers in the page."""
+    text = path.read_text(encoding="utf-8")
+    parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
+    for name, (_, header, rows) in zip(("throughput", "requests", "peers"), _tables(report), strict=True):
+        parts[name] = _markdown(header, rows)
+    for name, body in parts.items():
+        mark = re.compile(rf"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
+        if not mark.search(text):
+            raise SystemExit(f"{path} has no markers <!-- bench:{name} --> and <!-- /bench:{name} -->")
+        text = mark.sub(lambda found, body=body: f"{found[1]}\n{body}\n{found[2]}", text)
+    path.write_text(text, encoding="utf-8")
+
+
+def _markdown(header: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    names = list(header)
+    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(['---', *['---:'] * (len(names) - 1)])}|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+Rows = list[tuple[str, ...]]
+
+
+def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
+    return [
+        ("Messages a second, 200 bytes, best of the rounds", ("", *STORES), _speed_rows(report.throughput)),
+        (
+            "Storage requests a message, enqueue to history",
+            ("batch", *(f"{store}, {pattern}" for store in _stores(report) for pattern in PATTERNS)),
+            _request_rows(report),
+        ),
+        (
+            "On a local disk, one process, one message at a time: messages a second",
+            ("queue", "durable", "how it writes", "enqueue", "claim + ack"),
+            _peer_rows(report.peers),
+        ),
+    ]
+
+
+def _speed_rows(found: Sequence[Measurement]) -> Rows:
+    by_case: dict[str, dict[str, float]] = {}
+    for one in found:
+        by_case.setdefault(one.case, {})[one.store] = one.best
+    return [
+        (case, *(f"{rates[store]:,.0f}" if store in rates else "–" for store in STORES))
+        for case, rates in by_case.items()
+    ]
+
+
+def _stores(report: Report) -> list[str]:
+    return list(dict.fromkeys(one.store for one in report.requests))
+
+
+def _request_rows(report: Report) -> Rows:
+    stores = _stores(report)
+    by_batch: dict[int, dict[tuple[str, str], float]] = {}
+    for one in report.requests:
+        by_batch.setdefault(one.batch, {})[one.pattern, one.store] = one.total
+    return [
+        (f"{batch:,}", *(f"{totals[pattern, store]:.4f}" for store in stores for pattern in PATTERNS))
+        for batch, totals in by_batch.items()
+    ]
+
+
+def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
+    return [
+        (
+            f"{peer.name} {peer.version}",
+            "yes" if peer.durable else "no",
+            peer.setting,
+            f"{peer.enqueue:,.0f}",
+            f"{peer.consume:,.0f}" + ("" if peer.acks else " *"),
+        )
+        for peer in peers
+    ]
