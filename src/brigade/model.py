@@ -81,6 +81,7 @@ class Grant(msgspec.Struct, frozen=True):
     max_attempts: tuple[int, ...]
     recovered: tuple[int, ...] = ()
     claimed_at_ms: int = 0
+    account: str = ""
 
     def __len__(self) -> int:
         return len(self.members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brigade.blobs import Blob, Swap
+from brigade.blobs import Blob, Create, Swap
 from brigade.clock import FOREVER
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.book import Book
@@ -25,7 +25,21 @@ from brigade.stores.bucket.steps import (
 from brigade.stores.bucket.view import Decided, KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
 
-__all__ = ["Account", "commit", "open_account", "read_lane", "read_ledger", "read_segment", "remember"]
+__all__ = [
+    "Account",
+    "after_loss",
+    "commit",
+    "create_account",
+    "note",
+    "note_failures",
+    "open_account",
+    "read_lane",
+    "read_ledger",
+    "read_segment",
+    "remember",
+    "remember_lane",
+    "with_ledger",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ def commit(env: Env, view: QueueView, account: Account, book: Book) -> Proto[Acc
             return answer
         remember(env, view, name, ledger, answer, ours=True)
         return Account(name, ledger, answer)
-    lane = with_ledger(account.lane, {str(name): ledger}, env.ids.nonce())
+    lane = with_ledger(account.lane, {str(name): ledger}, ledger.nonce)
     answer = yield from write(env, Swap(key, LANE.encode(lane), account.etag))
     if isinstance(answer, Lost):
         view.lanes.pop(name.lane, None)
@@ -71,6 +85,16 @@ def commit(env: Env, view: QueueView, account: Account, book: Book) -> Proto[Acc
     remember_lane(view, name.lane, lane, answer)
     note(view, name, ledger, ours=True)
     return Account(name, ledger, answer, lane)
+
+
+def create_account(env: Env, view: QueueView, name: SegmentName, book: Book) -> Proto[Account | Lost]:
+    """Store the first account of a segment of its own."""
+    ledger = book.close(env.ids.nonce())
+    answer = yield from write(env, Create(view.keys.ledger(name), LEDGER.encode(ledger)))
+    if isinstance(answer, Lost):
+        return answer
+    remember(env, view, name, ledger, answer, ours=True)
+    return Account(name, ledger, answer)
 
 
 def after_loss(env: Env, view: QueueView, name: SegmentName, lost: Lost) -> Proto[Account | None]:
@@ -83,7 +107,10 @@ def after_loss(env: Env, view: QueueView, name: SegmentName, lost: Lost) -> Prot
         ledger = yield from reread(env, LEDGER, key, lost.current)
     except CorruptObject:
         ledger = yield from read_ledger(env, view, name)
-    return None if ledger is None else Account(name, *ledger)
+    if ledger is None:
+        return None
+    remember(env, view, name, *ledger)
+    return Account(name, *ledger)
 
 
 def with_ledger(lane: Lane, changed: dict[str, Ledger], nonce: str) -> Lane:

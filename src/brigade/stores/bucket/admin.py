@@ -10,7 +10,7 @@ from brigade.blobs import Create, Swap
 from brigade.codec import plain
 from brigade.errors import ConfigError, CorruptObject, QueueNotFound
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
-from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account, read_segment
+from brigade.stores.bucket.accounts import Account, after_loss, commit, create_account, open_account, read_segment
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.specs import specs_of
@@ -28,7 +28,7 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import LEDGER, PARKED, Parked
+from brigade.stores.bucket.wire import PARKED, Parked
 
 __all__ = [
     "default_policy_body",
@@ -152,13 +152,10 @@ def _purge_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[int]:
         book = Book.fresh(name.size, specs)
         count = book.purge()
         book.finalize()
-        ledger = book.close(env.ids.nonce())
-        answer = yield from write(env, Create(view.keys.ledger(name), LEDGER.encode(ledger)))
+        answer = yield from create_account(env, view, name, book)
         if not isinstance(answer, Lost):
-            view.finished[name] = ledger
             return count
-        found = yield from reread(env, LEDGER, view.keys.ledger(name), answer.current)
-        account = None if found is None else Account(name, *found)
+        account = yield from after_loss(env, view, name, answer)
     return (yield from _purge_account(env, view, account))
 
 

@@ -98,6 +98,7 @@ class Book:
         self.reasons = dict(ledger.reasons)
         self.moves = list(ledger.moves)
         self.results = dict(ledger.results)
+        self.born = ledger.born
         self.changed = False
         self.stored_moves = len(self.moves)
 
@@ -128,6 +129,7 @@ class Book:
             self.reasons,
             self.moves,
             self.results,
+            self.born or nonce,
         )
 
     def max_attempts(self, place: int, rules: Rules) -> int:

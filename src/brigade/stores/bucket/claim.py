@@ -10,24 +10,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from brigade.blobs import Create, Item, Swap
+from brigade.blobs import Item
 from brigade.clock import FOREVER, to_ms
 from brigade.errors import QueueNotFound
 from brigade.model import Grant
-from brigade.stores.bucket.accounts import note_failures, read_ledger, read_segment, remember
-from brigade.stores.bucket.book import Book, Won
+from brigade.stores.bucket.accounts import (
+    Account,
+    after_loss,
+    commit,
+    create_account,
+    note_failures,
+    open_account,
+    read_segment,
+)
+from brigade.stores.bucket.book import Book, Rules, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.lanes import claim_lanes, drop_orphan
+from brigade.stores.bucket.lanes import claim_lanes, drop_orphan, make_grant
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Lost, Proto, list_page, reread, side_by_side, write
+from brigade.stores.bucket.steps import Env, Proto, list_page, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
-from brigade.stores.bucket.wire import LEDGER, Entry, Ledger, Spec
+from brigade.stores.bucket.wire import Entry
 
 __all__ = ["Loaded", "claim", "load", "refresh"]
 
 WIDTH = 16
 SPREAD = 8
+TRIES = 3
 ENOUGH = 1000
 
 
@@ -84,7 +93,7 @@ def refresh(env: Env, view: QueueView) -> Proto[None]:
     yield from _list_more(env, view, before)
     if view.has_lanes:
         yield from _list_lanes(view)
-    view.entries = {name: entries for name, entries in view.entries.items() if name in view.ledgers or name.lane}
+    view.prune_entries()
     view.listed_at = env.clock.monotonic()
 
 
@@ -215,91 +224,67 @@ def _claim_segment(
     env: Env, view: QueueView, name: SegmentName, limit: int, owner: str, lease: int
 ) -> Proto[Grant | str | None]:
     """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster."""
-    key = view.keys.ledger(name)
-    rules = view.rules(name)
-    token = env.ids.token()
-    known = view.ledgers.get(name)
-    current: tuple[Ledger, str] | None = None
-    if known is not None:
-        current = (
-            (known.ledger, known.etag) if known.ledger and known.etag else (yield from read_ledger(env, view, name))
-        )
-        if current is None:
+    token, rules = env.ids.token(), view.rules(name)
+    account: Account | None = None
+    if name in view.ledgers:
+        account = yield from open_account(env, view, name)
+        if account is None:
             view.forget(name)
             return None
-    conflicts = 0
-    while True:
-        if current is None:
-            specs: list[Spec] | None = None
-            if name.special:
-                found = yield from read_segment(env, view, name)
-                if found is None:
-                    return None
-                specs = specs_of(found)
-            book = Book.fresh(name.size, specs)
-        else:
-            book = Book(current[0])
-        if current is not None and any(row.token == token for row in book.grants):
-            won = _mine(book, token, view, name)
-        else:
-            now = env.now()
-            won = (
-                None
-                if book.final
-                else book.claim(limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules)
-            )
-            if not book.changed:
-                view.ledgers[name] = KnownLedger(
-                    current[1] if current else None,
-                    current[0] if current else None,
-                    FOREVER if book.final else max(book.next_change(now, rules), now + 1),
-                )
-                return None
-            book.finalize()
-            ledger = book.close(env.ids.nonce())
-            op = Create(key, LEDGER.encode(ledger)) if current is None else Swap(key, LEDGER.encode(ledger), current[1])
-            answer = yield from write(env, op)
-            if isinstance(answer, Lost):
-                conflicts += 1
-                current = yield from reread(env, LEDGER, key, answer.current)
-                if current is None:
-                    view.forget(name)
-                    return "conflict"
-                remember(env, view, name, *current)
-                if conflicts > 1 and not answer.in_doubt:
-                    return "conflict"
-                continue
-            remember(env, view, name, ledger, answer, ours=True)
-            note_failures(view, name, book)
-        if won is None:
+    for _ in range(TRIES):
+        book = Book(account.ledger) if account else (yield from _fresh_book(env, view, name))
+        if book is None:
             return None
-        return Grant(
-            view.keys.queue,
-            str(name),
-            token,
-            won.row.version,
-            owner,
-            won.row.expires,
-            tuple(won.members),
-            tuple(won.attempts),
-            tuple(won.max_attempts),
-            tuple(won.recovered),
-            won.row.claimed,
-        )
+        now = env.now()
+        won: Won | None = None
+        if not book.final:
+            won = book.claim(limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules)
+        if not book.changed:
+            next_at = FOREVER if book.final else max(book.next_change(now, rules), now + 1)
+            if account is not None:
+                view.ledgers[name] = KnownLedger(account.etag, account.ledger, next_at)
+            return None
+        book.finalize()
+        if account is None:
+            answer = yield from create_account(env, view, name, book)
+        else:
+            answer = yield from commit(env, view, account, book)
+        if isinstance(answer, Account):
+            note_failures(view, name, book)
+            return None if won is None else make_grant(view, name, won, answer.ledger.born)
+        account = yield from after_loss(env, view, name, answer)
+        if account is None:
+            view.forget(name)
+            return "conflict"
+        mine = _mine(Book(account.ledger), token, rules)
+        if mine is not None:
+            return make_grant(view, name, mine, account.ledger.born)
+    return "conflict"
 
 
-def _mine(book: Book, token: str, view: QueueView, name: SegmentName) -> Won | None:
+def _fresh_book(env: Env, view: QueueView, name: SegmentName) -> Proto[Book | None]:
+    """The account of a segment that nobody has claimed from; a special one is read first."""
+    if not name.special:
+        return Book.fresh(name.size)
+    entries = yield from read_segment(env, view, name)
+    return None if entries is None else Book.fresh(name.size, specs_of(entries))
+
+
+def _mine(book: Book, token: str, rules: Rules) -> Won | None:
     """The grant that a doubtful write of ours did make."""
     members = [place for place in range(len(book.states)) if book.holds(place, token)]
     if not members:
         return None
     row = book.grants[book.leases[members[0]]]
-    limits = [book.max_attempts(place, view.rules(name)) for place in members]
+    limits = [book.max_attempts(place, rules) for place in members]
     return Won(row, members, [book.attempts[place] for place in members], limits, [])
 
 
 def load(env: Env, view: QueueView, grants: Sequence[Grant]) -> Proto[list[Loaded]]:
-    """Read the segments of won grants. What is gone is left out, and its orphaned ledger deleted."""
+    """Read the segments of won grants. What is gone is left out, and its orphaned ledger deleted.
+
+    A segment that was read before under the same account is still there, because that account was won just now.
+    """
     loaded = yield from side_by_side([_load_one(env, view, grant) for grant in grants], WIDTH)
     return [item for item in loaded if item is not None]
 
@@ -308,9 +293,13 @@ def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
     name = SegmentName.parse(grant.segment)
     if name is None:
         raise QueueNotFound(f"grant names segment {grant.segment!r}, which is not one; was it made by this version?")
-    entries = yield from read_segment(env, view, name)
-    if entries is None:
-        yield from drop_orphan(env, view, name)
-        return None
-    view.entries[name] = entries
+    known = view.entries.get(name)
+    if known is not None and known.account == grant.account != "":
+        entries = known.entries
+    else:
+        entries = yield from read_segment(env, view, name)
+        if entries is None:
+            yield from drop_orphan(env, view, name)
+            return None
+        view.keep_entries(name, grant.account, entries)
     return Loaded(grant, name, [entry for place in grant.members if (entry := entries[place]) is not None])

@@ -27,7 +27,7 @@ HISTORY_FILE_RECORDS = 20_000
 def finish(env: Env, view: QueueView, finals: Mapping[SegmentName, Ledger]) -> Proto[list[Record]]:
     """See final ledgers through to the end; returns their history."""
     names = list(finals)
-    contents = yield from side_by_side([_contents(env, view, name) for name in names])
+    contents = yield from side_by_side([_contents(env, view, name, finals[name].born) for name in names])
     ended = {name: entries for name, entries in zip(names, contents, strict=True) if entries is not None}
     records: list[Record] = []
     fallback = view.policy.failure.max_attempts
@@ -76,9 +76,11 @@ def retire(
             view.ended.add(name)
 
 
-def _contents(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Entry | None] | None]:
+def _contents(env: Env, view: QueueView, name: SegmentName, account: str) -> Proto[list[Entry | None] | None]:
     known = view.entries.get(name)
-    return known if known is not None else (yield from read_segment(env, view, name))
+    if known is not None and known.account == account != "":
+        return known.entries
+    return (yield from read_segment(env, view, name))
 
 
 def _void(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:

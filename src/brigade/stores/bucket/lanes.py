@@ -14,7 +14,7 @@ from brigade.stores.bucket.steps import Env, Lost, Proto, delete, side_by_side, 
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
-__all__ = ["claim_lanes", "drop_from_lane", "drop_orphan", "head_of"]
+__all__ = ["claim_lanes", "drop_from_lane", "drop_orphan", "head_of", "make_grant"]
 
 WIDTH = 16
 
@@ -81,12 +81,12 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
         lane, etag = current
         mine = _granted(lane, token)
         if mine is not None:
-            return _grant(view, mine[0], mine[1], owner)
+            return make_grant(view, *mine)
         books, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease)
         if not books:
             view.lanes[lane_name].next_at = next_at
             return None
-        changed = {segment: book.close("") for segment, book in books.items()}
+        changed = {segment: book.close(env.ids.nonce()) for segment, book in books.items()}
         lane = with_ledger(lane, changed, env.ids.nonce())
         answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
         if isinstance(answer, Lost):
@@ -103,13 +103,13 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
         if won is None:
             return None
         view.lanes[lane_name].next_at = won[1].row.expires
-        return _grant(view, won[0], won[1], owner)
+        return make_grant(view, *won, changed[str(won[0])].born)
     return None
 
 
 def _decide(
     env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int
-) -> tuple[dict[str, Book], tuple[str, Won] | None, int]:
+) -> tuple[dict[str, Book], tuple[SegmentName, Won] | None, int]:
     """Lease the head, after ending heads that are spent or lapsed: changed accounts, what was won, next look."""
     books: dict[str, Book] = {}
     now = env.now()
@@ -139,10 +139,10 @@ def _decide(
         book.finalize()
         books[entry.segment] = book
         if won is not None:
-            return books, (entry.segment, won), won.row.expires
+            return books, (name, won), won.row.expires
 
 
-def _granted(lane: Lane, token: str) -> tuple[str, Won] | None:
+def _granted(lane: Lane, token: str) -> tuple[SegmentName, Won, str] | None:
     """The grant that a doubtful write of ours did make."""
     for entry in lane.entries:
         if entry.ledger is None:
@@ -150,25 +150,30 @@ def _granted(lane: Lane, token: str) -> tuple[str, Won] | None:
         book = Book(entry.ledger)
         for place in range(len(book.states)):
             if book.holds(place, token):
+                name = SegmentName.parse(entry.segment)
+                assert name is not None
                 row = book.grants[book.leases[place]]
-                return entry.segment, Won(row, [place], [book.attempts[place]], [0], [])
+                return name, Won(row, [place], [book.attempts[place]], [0], []), book.born
     return None
 
 
-def _grant(view: QueueView, segment: str, won: Won, owner: str) -> Grant:
+def make_grant(view: QueueView, name: SegmentName, won: Won, account: str) -> Grant:
+    """What a claim returns: plain data."""
     fallback = view.policy.failure.max_attempts
+    row = won.row
     return Grant(
         view.keys.queue,
-        segment,
-        won.row.token,
-        won.row.version,
-        owner,
-        won.row.expires,
+        str(name),
+        row.token,
+        row.version,
+        row.owner,
+        row.expires,
         tuple(won.members),
         tuple(won.attempts),
         tuple(limit or fallback for limit in won.max_attempts),
         tuple(won.recovered),
-        won.row.claimed,
+        row.claimed,
+        account,
     )
 
 

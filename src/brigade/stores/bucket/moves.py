@@ -48,7 +48,7 @@ def _complete(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
             if entries is None:
                 yield from drop_orphan(env, view, name)
                 return
-            view.entries[name] = entries
+            view.keep_entries(name, account.ledger.born, entries)
             yield from side_by_side(
                 [_copy_out(env, view, name, number, account.ledger, entries, started) for number in undone]
             )

@@ -93,8 +93,8 @@ class BucketStore:
             return
         for one in decided:
             found = parse_message_ref(one.ref)
-            entries = held.view.entries.get(found[0]) if found else None
-            entry = entries[found[1]] if found and entries else None
+            known = held.view.entries.get(found[0]) if found else None
+            entry = known.entries[found[1]] if found and known else None
             own_id = entry.own_id if entry else None
             status = "failed" if one.dead_letter_queue is None else "dead-lettered"
             self.on_failure(

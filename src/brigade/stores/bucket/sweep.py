@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from brigade.blobs import Create, DeleteIf, Item
+from brigade.blobs import DeleteIf, Item
 from brigade.clock import to_ms
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.accounts import (
     Account,
     after_loss,
     commit,
+    create_account,
     note_failures,
     open_account,
     read_lane,
     read_segment,
-    remember,
 )
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.finish import finish
@@ -30,9 +30,9 @@ from brigade.stores.bucket.lanes import drop_from_lane
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read, reread, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import LEDGER, MARKER, PARKED, SEGMENT, Ledger, Parked
+from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, Ledger, Parked
 
 __all__ = ["Swept", "sweep"]
 
@@ -140,16 +140,12 @@ def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> 
     if not book.changed:
         return
     book.finalize()
-    ledger = book.close(env.ids.nonce())
-    key = view.keys.ledger(name)
-    answer = yield from write(env, Create(key, LEDGER.encode(ledger)))
-    if not isinstance(answer, Lost):
-        remember(env, view, name, ledger, answer, ours=True)
-        note_failures(view, name, book)
-        done.decided += 1
+    answer = yield from create_account(env, view, name, book)
+    if isinstance(answer, Lost):
+        yield from _decide(env, view, (yield from after_loss(env, view, name, answer)), done)
         return
-    found = yield from reread(env, LEDGER, key, answer.current)
-    yield from _decide(env, view, None if found is None else Account(name, *found), done)
+    note_failures(view, name, book)
+    done.decided += 1
 
 
 def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done: Swept) -> Proto[None]:

@@ -14,7 +14,9 @@ from brigade.stores.bucket.book import Rules
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.wire import Entry, Lane, Ledger
 
-__all__ = ["Decided", "KnownLane", "KnownLedger", "QueueView", "Tally"]
+__all__ = ["Decided", "KnownEntries", "KnownLane", "KnownLedger", "QueueView", "Tally"]
+
+MOST_ENTRIES = 256
 
 
 @dataclass(slots=True)
@@ -24,6 +26,13 @@ class KnownLedger:
     etag: str | None
     ledger: Ledger | None
     next_at: int
+
+
+class KnownEntries(NamedTuple):
+    """A segment's messages, as read under the account of that name."""
+
+    account: str
+    entries: list[Entry | None]
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class QueueView:
         self.candidates: list[SegmentName] = []
         self.ledgers: dict[SegmentName, KnownLedger] = {}
         self.lanes: dict[str, KnownLane] = {}
-        self.entries: dict[SegmentName, list[Entry | None]] = {}
+        self.entries: dict[SegmentName, KnownEntries] = {}
         self.ended: set[SegmentName] = set()
         self.failures: list[Decided] = []
         self.tally = Tally()
@@ -100,6 +109,22 @@ class QueueView:
         self.ledgers.pop(name, None)
         self.entries.pop(name, None)
         self.drop_candidate(name)
+
+    def keep_entries(self, name: SegmentName, account: str, entries: list[Entry | None]) -> None:
+        """Remember a segment's messages, within bounds: the ones read longest ago go first."""
+        self.entries.pop(name, None)
+        self.entries[name] = KnownEntries(account, entries)
+        while len(self.entries) > MOST_ENTRIES:
+            del self.entries[next(iter(self.entries))]
+
+    def prune_entries(self) -> None:
+        """Forget the messages of segments that are over: others have finished them."""
+        alive = {entry.segment for known in self.lanes.values() if known.lane for entry in known.lane.entries}
+        self.entries = {
+            name: known
+            for name, known in self.entries.items()
+            if name in self.ledgers or name in self.finished or (name.lane and str(name) in alive)
+        }
 
     def drop_candidate(self, name: SegmentName) -> None:
         place = bisect_left(self.candidates, name)

@@ -102,7 +102,11 @@ class Move(msgspec.Struct, array_like=True):
 
 
 class Ledger(msgspec.Struct, array_like=True):
-    """Every lease and outcome of one segment's messages; the columns hold one item a message."""
+    """Every lease and outcome of one segment's messages; the columns hold one item a message.
+
+    `born` names this account from its first write on. While an account lives and is not final, its segment is
+    there: a process that has read the segment under it need not read it again.
+    """
 
     nonce: str
     version: int
@@ -117,6 +121,7 @@ class Ledger(msgspec.Struct, array_like=True):
     reasons: dict[int, tuple[str, str | None]] = {}
     moves: list[Move] = []
     results: dict[int, bytes] = {}
+    born: str = ""
 
 
 class LaneEntry(msgspec.Struct, array_like=True):

@@ -9,9 +9,10 @@ from brigade.blobs import Blob, Create
 from brigade.clock import to_ms
 from brigade.errors import StaleLease, StoreUnavailable
 from brigade.stores.bucket.claim import Loaded, claim, load
-from brigade.stores.bucket.enqueue import Draft, enqueue, is_special
+from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.keys import SegmentName, lane_name
 from brigade.stores.bucket.settle import Change, settle
+from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.state import load_state, save_state
 from brigade.stores.bucket.steps import Proto, Sleep, get, write
 from brigade.stores.bucket.view import QueueView
@@ -48,13 +49,13 @@ def producer(process: Process) -> Proto[None]:
     for _ in range(world.scenario.calls):
         yield Sleep(rng.uniform(0, 3))
         drafts = [_draft(process) for _ in range(rng.choice((1, 1, 2, 5, 12)))]
+        own = [draft for draft in drafts if draft.entry.own_id is not None]
         if rng.random() < world.scenario.large:
             place = rng.randrange(len(drafts))
             drafts[place] = yield from _apart(process, drafts[place])
         for tries in range(3):
-            sent = yield from _enqueue(process, drafts)
-            drafts = [draft for draft in drafts if draft.entry.own_id is not None]
-            if sent or not drafts or tries == 2:
+            sent = yield from _enqueue(process, drafts if tries == 0 else own)
+            if sent or not own:
                 break
             yield Sleep(rng.uniform(0, 1))
 
