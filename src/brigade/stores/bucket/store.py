@@ -149,6 +149,8 @@ class BucketStore:
                 listing_ttl=self._blobs.listing_ttl,
             )
         )
+        if won and held.waiting:
+            held.wake()
         self._tell_failures(held)
         self._finish_soon(held)
         return won
@@ -165,6 +167,7 @@ class BucketStore:
         return messages
 
     async def wait(self, queue: str, seconds: float) -> None:
+        """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
         held = await self._queue(queue)
         listening = held.listening
         longest = SAFETY_POLL if held.watch(self._blobs) else self._blobs.poll_interval
@@ -174,11 +177,17 @@ class BucketStore:
         interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if held.view.has_lanes else 1))
         known = [one.next_at for one in (*held.view.ledgers.values(), *held.view.lanes.values())]
         soonest = min([held.view.next_due, *known]) - self.env.now()
-        timeout = min(seconds, max(soonest / 1000, 0.001), interval * self.env.ids.uniform(0.8, 1.2))
+        interval *= (held.waiting + 1) * self.env.ids.uniform(0.8, 1.2)
+        timeout = min(seconds, max(soonest / 1000, 0.001), interval)
         held.idle_polls = min(held.idle_polls + 1, 20)
-        with contextlib.suppress(TimeoutError):
+        held.waiting += 1
+        try:
             await asyncio.wait_for(held.woken.wait(), timeout)
             held.idle_polls = 0
+        except TimeoutError:
+            pass
+        finally:
+            held.waiting -= 1
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
         held = await self._queue(queue)
@@ -573,6 +582,7 @@ class _Queue:
         self.policy_at = 0.0
         self.sweep_at: float | None = None
         self.idle_polls = 0
+        self.waiting = 0
         self.woken = asyncio.Event()
         self.finishing = asyncio.Lock()
         self.finish_now = asyncio.Event()
