@@ -95,9 +95,22 @@ class Hub:
         """Finish what is under way, then let go of the store."""
         if self._loop is not None:
             try:
-                self.call(self._async.close())
+                self.call(self._settle_down())
             finally:
                 self._stop_loop()
+
+    async def _settle_down(self) -> None:
+        """Let calls that were interrupted come to their end, close the hub, then end what is left."""
+        here = asyncio.current_task()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.cancelling()), return_exceptions=True)
+        try:
+            await self._async.close()
+        finally:
+            rest = [task for task in asyncio.all_tasks() if task is not here]
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            await asyncio.get_running_loop().shutdown_asyncgens()
 
     def _stop_loop(self) -> None:
         loop, thread, self._loop, self._thread = self._loop, self._thread, None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brigade.blobs import Swap
+from brigade.blobs import DeleteIf, Swap
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.accounts import read_segment
 from brigade.stores.bucket.book import PURGED
@@ -107,10 +107,10 @@ def _settle_marker(env: Env, view: QueueView, ref: str, entry: Entry, purged: bo
         current = None
     while current is not None:
         marker, etag = current
-        if marker.ref != ref or marker.done:
+        if marker.ref != ref or (marker.done and not purged):
             return
         if purged:
-            yield from delete([key])
+            yield DeleteIf(key, etag)
             return
         done = Marker(env.ids.nonce(), marker.own_id, ref, marker.at, marker.correlation, True)
         answer = yield from write(env, Swap(key, MARKER.encode(done), etag))

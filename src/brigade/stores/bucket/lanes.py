@@ -14,7 +14,7 @@ from brigade.stores.bucket.steps import Env, Lost, Proto, delete, side_by_side, 
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
-__all__ = ["claim_lanes", "drop_from_lane", "drop_orphan", "head_of", "make_grant"]
+__all__ = ["claim_lanes", "decide_head", "drop_from_lane", "drop_orphan", "head_of", "make_grant"]
 
 WIDTH = 16
 
@@ -70,7 +70,14 @@ def _leased_until(lane: Lane) -> int:
     return until
 
 
-def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: int) -> Proto[Grant | None]:
+def decide_head(env: Env, view: QueueView, lane_name: str) -> Proto[None]:
+    """End heads that are spent or have lapsed, without leasing any."""
+    yield from _claim_head(env, view, lane_name, "", 0, limit=0)
+
+
+def _claim_head(
+    env: Env, view: QueueView, lane_name: str, owner: str, lease: int, limit: int = 1
+) -> Proto[Grant | None]:
     key = view.keys.lane(lane_name)
     known = view.lanes.get(lane_name)
     current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None
@@ -82,7 +89,7 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
         mine = _granted(lane, token)
         if mine is not None:
             return make_grant(view, *mine)
-        books, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease)
+        books, won, next_at = _decide(env, view, lane, owner=owner, token=token, lease=lease, limit=limit)
         if not books:
             view.lanes[lane_name].next_at = next_at
             return None
@@ -108,7 +115,7 @@ def _claim_head(env: Env, view: QueueView, lane_name: str, owner: str, lease: in
 
 
 def _decide(
-    env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int
+    env: Env, view: QueueView, lane: Lane, *, owner: str, token: str, lease: int, limit: int
 ) -> tuple[dict[str, Book], tuple[SegmentName, Won] | None, int]:
     """Lease the head, after ending heads that are spent or lapsed: changed accounts, what was won, next look."""
     books: dict[str, Book] = {}
@@ -126,7 +133,7 @@ def _decide(
         book = books.get(entry.segment) or Book(ledger)
         book.changed = False
         won = book.claim(
-            limit=1,
+            limit=limit,
             now=now,
             expires=now + lease,
             token=token,

@@ -182,11 +182,15 @@ def redriven_entry(entry: Entry, now: int) -> Entry:
 
 
 def _point_marker(env: Env, keys: QueueKeys, entry: Entry, ref: str) -> Proto[None]:
-    """The user's own id leads to the message's new place."""
+    """The user's own id leads to the message's new place.
+
+    The redrive is decided, and anybody will complete it: the marker is done, so that no enqueue of the same id
+    takes the place for one that was never filled.
+    """
     if entry.own_id is None:
         return
     key = keys.marker(entry.own_id)
-    fresh = Marker(env.ids.nonce(), entry.own_id, ref, env.now(), entry.correlation or entry.own_id)
+    fresh = Marker(env.ids.nonce(), entry.own_id, ref, env.now(), entry.correlation or entry.own_id, True)
     current: Blob | None = yield from get(key)
     while True:
         op = Create(key, MARKER.encode(fresh)) if current is None else Swap(key, MARKER.encode(fresh), current.etag)

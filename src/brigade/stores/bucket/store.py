@@ -18,16 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from brigade.blobs import Blobs
-from brigade.clock import Clock, SystemClock, to_ms
-from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, PayloadTooLarge, StaleLease
+from brigade.clock import Clock, SystemClock
+from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
 from brigade.model import (
     Ack,
-    Extend,
     FailedMessage,
     Grant,
-    Lease,
     Message,
     MessageInfo,
     Nack,
@@ -35,23 +33,22 @@ from brigade.model import (
     Settlement,
     Stats,
 )
-from brigade.policy import INLINE_LIMIT, QueuePolicy
+from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
 from brigade.stores.bucket import admin, inspect, state
-from brigade.stores.bucket.claim import Loaded, claim, load
+from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
 from brigade.stores.bucket.driver import perform
-from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.finish import finish
-from brigade.stores.bucket.keys import QueueKeys, SegmentName, lane_name, parse_message_ref
+from brigade.stores.bucket.held import HeldQueue
+from brigade.stores.bucket.incoming import take_in
+from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
-from brigade.stores.bucket.settle import Answers, Change, settle
+from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.settle import Settled as Applied
-from brigade.stores.bucket.specs import is_special
-from brigade.stores.bucket.steps import Env, Proto, delete
+from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import Entry
-from brigade.stores.groupcommit import GroupCommit
 
 __all__ = ["BucketStore"]
 
@@ -73,7 +70,7 @@ class BucketStore:
     def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
         self._blobs = blobs
         self.env = Env(clock or SystemClock(), ids or Ids())
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, HeldQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self.on_failure: Callable[[Failed], None] | None = None
@@ -86,7 +83,7 @@ class BucketStore:
             while self.env.damaged:
                 log.error("%s", self.env.damaged.pop())
 
-    def _tell_failures(self, held: _Queue) -> None:
+    def _tell_failures(self, held: HeldQueue) -> None:
         """Tell of messages that failed while nobody held them."""
         decided, held.view.failures = held.view.failures, []
         if self.on_failure is None:
@@ -115,25 +112,8 @@ class BucketStore:
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
-        now = self.env.now()
-        drafts: list[Draft] = []
-        try:
-            for message in messages:
-                if isinstance(message.payload, bytes):
-                    drafts.append(self._draft(held.view, message, now))
-                else:
-                    drafts.append(await self._streamed(held, message))
-        except BaseException:
-            await self._drop_payloads(held, drafts)
-            raise
+        drafts = await take_in(self.env, self._blobs, held.view, messages)
         return list(await held.enqueues.submit(drafts))
-
-    async def _drop_payloads(self, held: _Queue, drafts: Sequence[Draft]) -> None:
-        """A batch that is refused leaves no payload behind, as far as the store lets us; the sweeper does the rest."""
-        keys = [held.view.keys.blob(f"{draft.planned}-0") for draft in drafts if draft.planned is not None]
-        if keys:
-            with contextlib.suppress(BrigadeError):
-                await self.run(delete(keys))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
         held = await self._queue(queue, refresh=True)
@@ -163,7 +143,7 @@ class BucketStore:
         for queue, members in by_queue.items():
             held = await self._queue(queue)
             for loaded in await self.run(load(self.env, held.view, members)):
-                messages += _messages(queue, loaded)
+                messages += messages_of(queue, loaded)
         return messages
 
     async def wait(self, queue: str, seconds: float) -> None:
@@ -192,7 +172,7 @@ class BucketStore:
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
         held = await self._queue(queue)
         answers: list[Settled | StaleLease] = [_NOT_SETTLED] * len(settlements)
-        groups: dict[str, _Group] = {}
+        groups: dict[str, SettleGroup] = {}
         now = self.env.now()
         for position, settlement in enumerate(settlements):
             message = settlement.message
@@ -201,13 +181,13 @@ class BucketStore:
             group = groups.get(segment)
             if group is None:
                 name = await self._segment_of(held, message)
-                group = None if name is None else groups.setdefault(segment, _Group(name))
+                group = None if name is None else groups.setdefault(segment, SettleGroup(name))
             if group is None or number != index:
                 answers[position] = _foreign(message)
             elif isinstance(settlement, Ack) and settlement.result is None:
                 group.ack(token, message.lease.version, int(index), position)
             else:
-                change = self._change(held, settlement, int(index), token, now)
+                change = to_change(self.env, held.view.policy, settlement, int(index), token, now)
                 if change.result is not None:
                     change = await self._shrink(held, message, change)
                 group.add(change, position)
@@ -314,71 +294,22 @@ class BucketStore:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._blobs.close()
 
-    async def _queue(self, name: str, *, refresh: bool = False) -> _Queue:
+    async def _queue(self, name: str, *, refresh: bool = False) -> HeldQueue:
         held = self._queues.get(name)
         now = self.env.clock.monotonic()
         if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
             return held
         return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
 
-    def _remember(self, name: str, policy: QueuePolicy) -> _Queue:
+    def _remember(self, name: str, policy: QueuePolicy) -> HeldQueue:
         held = self._queues.get(name)
         if held is None:
-            held = self._queues[name] = _Queue(self, QueueView(name, policy))
+            held = self._queues[name] = HeldQueue(self.run, self.env, QueueView(name, policy))
         held.view.policy = policy
         held.policy_at = self.env.clock.monotonic()
         return held
 
-    def _draft(self, view: QueueView, message: Outgoing, now: int) -> Draft:
-        payload = message.payload
-        assert isinstance(payload, bytes)
-        if len(payload) > view.policy.max_payload:
-            raise _too_large(len(payload), view)
-        return Draft(_entry(message, payload, len(payload), now))
-
-    async def _streamed(self, held: _Queue, message: Outgoing) -> Draft:
-        """Read a payload as it comes: a small one joins others, a large one goes to a blob as it is read."""
-        assert not isinstance(message.payload, bytes)
-        view = held.view
-        head = bytearray()
-        chunks = aiter(message.payload)
-        async for chunk in chunks:
-            head += chunk
-            if len(head) > INLINE_LIMIT:
-                break
-        else:
-            if len(head) > view.policy.max_payload:
-                raise _too_large(len(head), view)
-            return Draft(_entry(message, bytes(head), len(head), self.env.now()))
-        entry = _entry(message, None, 0, self.env.now())
-        strict = view.policy.ordering_guarantee or message.group is not None
-        lane = lane_name(message.group) if strict else ""
-        name = SegmentName.make(
-            self.env.ids,
-            now=self.env.now(),
-            due=entry.due,
-            priority=0 if lane else message.priority,
-            lane=lane,
-            size=1,
-            lifo=view.policy.ordering == "lifo",
-            special=not lane and is_special(entry),
-        )
-
-        async def all_chunks() -> AsyncIterator[bytes]:
-            size, entry.checksum = len(head), zlib.crc32(head)
-            yield bytes(head)
-            head.clear()
-            async for chunk in chunks:
-                size += len(chunk)
-                entry.checksum = zlib.crc32(chunk, entry.checksum)
-                if size > view.policy.max_payload:
-                    raise _too_large(size, view)
-                yield chunk
-
-        entry.size = await self._blobs.put_stream(view.keys.blob(f"{name}-0"), all_chunks())
-        return Draft(entry, name)
-
-    async def _segment_of(self, held: _Queue, message: Message) -> SegmentName | None:
+    async def _segment_of(self, held: HeldQueue, message: Message) -> SegmentName | None:
         located = parse_message_ref(message.ref)
         if located is None:
             try:
@@ -387,26 +318,7 @@ class BucketStore:
                 return None
         return located[0]
 
-    def _change(self, held: _Queue, settlement: Settlement, place: int, token: str, now: int) -> Change:
-        """A settlement as the protocol takes it: with times instead of durations."""
-        message, policy = settlement.message, held.view.policy
-        version = message.lease.version
-        if isinstance(settlement, Ack):
-            result = None if settlement.result is None else msgspec.json.encode(settlement.result)
-            return Change("ack", [place], token, version, result=result)
-        if isinstance(settlement, Extend):
-            length = policy.visibility_timeout if settlement.seconds is None else settlement.seconds
-            return Change("extend", [place], token, version, now + to_ms(length))
-        if isinstance(settlement, Nack):
-            wait = settlement.delay
-            if wait is None and settlement.penalize:
-                wait = policy.backoff.delay(max(message.attempt - 1, 0), self.env.ids.uniform)
-            kind = "nack" if settlement.penalize or settlement.reject else "release"
-            due = now + to_ms(wait or 0.0)
-            return Change(kind, [place], token, version, due, settlement.error, settlement.reject)
-        return Change("release", [place], token, version, now + to_ms(settlement.delay))
-
-    async def _shrink(self, held: _Queue, message: Message, change: Change) -> Change:
+    async def _shrink(self, held: HeldQueue, message: Message, change: Change) -> Change:
         """Results stay small in a ledger that is swapped often: a large one goes to a blob, and its place is kept."""
         result = change.result or b""
         name = parse_message_ref(message.ref)
@@ -424,8 +336,8 @@ class BucketStore:
 
     async def _settle_group(
         self,
-        held: _Queue,
-        group: _Group,
+        held: HeldQueue,
+        group: SettleGroup,
         answers: list[Settled | StaleLease],
         settlements: Sequence[Settlement],
     ) -> None:
@@ -490,7 +402,7 @@ class BucketStore:
                 by_origin.setdefault(message.failure.queue, []).append(message)
             for queue, members in by_origin.items():
                 target = await self._queue(queue)
-                entries = [(message.ref, _entry_of(message)) for message in members]
+                entries = [(message.ref, entry_of(message)) for message in members]
                 await self.run(redrive_letters(self.env, held.view.keys, target.view, entries))
                 await self.settle(letters, [Ack(message) for message in members])
                 target.wake()
@@ -499,7 +411,7 @@ class BucketStore:
             await self.settle(letters, [Nack(message, delay=0, penalize=False) for message in kept])
         return total
 
-    def _finish_soon(self, held: _Queue) -> None:
+    def _finish_soon(self, held: HeldQueue) -> None:
         if not held.view.finished or self._closed:
             return
         if len(held.view.finished) >= FINISH_BATCH:
@@ -507,14 +419,14 @@ class BucketStore:
         if held.finisher is None or held.finisher.done():
             held.finisher = self._spawn(self._finish_later(held))
 
-    async def _finish_later(self, held: _Queue) -> None:
+    async def _finish_later(self, held: HeldQueue) -> None:
         while held.view.finished:
             held.finish_now.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(held.finish_now.wait(), FINISH_LINGER)
             await self._finish_now(held)
 
-    async def _finish_now(self, held: _Queue) -> None:
+    async def _finish_now(self, held: HeldQueue) -> None:
         """Write history and clean up. What fails here is done later by a sweeper: nothing depends on it."""
         async with held.finishing:
             finals, held.view.finished = held.view.finished, {}
@@ -529,7 +441,7 @@ class BucketStore:
                     error,
                 )
 
-    def _sweep_sometimes(self, held: _Queue) -> None:
+    def _sweep_sometimes(self, held: HeldQueue) -> None:
         now = self.env.clock.monotonic()
         if held.sweep_at is None:
             held.sweep_at = now + SWEEP_EVERY * self.env.ids.uniform(0.2, 1.0)
@@ -550,184 +462,10 @@ class BucketStore:
         return task
 
 
-class _Group:
-    """The settlements of one segment; acks under one token are one change."""
-
-    def __init__(self, name: SegmentName) -> None:
-        self.name = name
-        self.changes: list[Change] = []
-        self.positions: list[list[int]] = []
-        self._acks: dict[str, tuple[list[int], list[int]]] = {}
-
-    def ack(self, token: str, version: int, place: int, position: int) -> None:
-        known = self._acks.get(token)
-        if known is None:
-            known = self._acks[token] = ([], [])
-            self.changes.append(Change("ack", known[0], token, version))
-            self.positions.append(known[1])
-        known[0].append(place)
-        known[1].append(position)
-
-    def add(self, change: Change, position: int) -> None:
-        self.changes.append(change)
-        self.positions.append([position])
-
-
-class _Queue:
-    """What this process holds open for one queue."""
-
-    def __init__(self, store: BucketStore, view: QueueView) -> None:
-        self._store = store
-        self.view = view
-        self.policy_at = 0.0
-        self.sweep_at: float | None = None
-        self.idle_polls = 0
-        self.waiting = 0
-        self.woken = asyncio.Event()
-        self.finishing = asyncio.Lock()
-        self.finish_now = asyncio.Event()
-        self.finisher: asyncio.Task[None] | None = None
-        self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(self._write_drafts)
-        self._settles: dict[str, GroupCommit[Change, Answers]] = {}
-        self.listening = False
-        self._stops: list[Callable[[], None]] = []
-        self._loop = asyncio.get_running_loop()
-
-    async def _write_drafts(self, drafts: list[Draft]) -> list[Receipt]:
-        placed = await self._store.run(enqueue(self._store.env, self.view, drafts))
-        self.wake()
-        return placed
-
-    def settles(self, name: SegmentName) -> GroupCommit[Change, Answers]:
-        key = str(name)
-        found = self._settles.get(key)
-        if found is None:
-
-            async def write(changes: list[Change]) -> list[Answers]:
-                return await self._store.run(settle(self._store.env, self.view, name, changes))
-
-            found = self._settles[key] = GroupCommit(write)
-        return found
-
-    def tidy(self, name: SegmentName) -> None:
-        found = self._settles.get(str(name))
-        if found is not None and found.idle:
-            del self._settles[str(name)]
-
-    def wake(self) -> None:
-        self.woken.set()
-
-    def returned(self, name: SegmentName) -> None:
-        """A message of this segment may be claimed again: no listing is needed to know that."""
-        if not name.lane:
-            self.view.add_candidate(name)
-        self.wake()
-
-    def watch(self, blobs: Blobs) -> bool:
-        """Listen to the store for new segments; False where it can't tell."""
-        if not self.listening:
-            self.listening = True
-            keys = self.view.keys
-            stops = [blobs.watch(prefix, self._told) for prefix in (keys.segments, keys.lanes)]
-            self._stops = [stop for stop in stops if stop is not None]
-        return bool(self._stops)
-
-    def _told(self, key: str) -> None:
-        """Called from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed, key)
-
-    def _changed(self, key: str) -> None:
-        name = self.view.keys.parse(key)
-        if name is not None and name.due <= self._store.env.now():
-            self.view.add_candidate(name)
-        else:
-            self.view.stale()
-        self.wake()
-
-    def close(self) -> None:
-        for stop in self._stops:
-            stop()
-        self._stops = []
-        self.listening = False
-
-
 _NOT_SETTLED = StaleLease("the settlement was not carried out")
 
 
 def _foreign(message: Message) -> StaleLease:
     return StaleLease(
         f"token {message.lease.token!r} does not belong to message {message.id!r}; settle with the message as claimed"
-    )
-
-
-def _too_large(size: int, view: QueueView) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"the payload has {size} bytes or more, but queue {view.keys.queue!r} takes {view.policy.max_payload}; "
-        "raise max_payload in its policy, or send a reference"
-    )
-
-
-def _messages(queue: str, loaded: Loaded) -> list[Message]:
-    grant, segment = loaded.grant, loaded.grant.segment
-    token, version, owner, expires = grant.token, grant.version, grant.owner, grant.expires_at_ms
-    messages: list[Message] = []
-    for place, attempt, limit, entry in zip(
-        grant.members, grant.attempts, grant.max_attempts, loaded.entries, strict=True
-    ):
-        ref = f"{segment}-{place}"
-        messages.append(
-            Message(
-                entry.own_id or ref,
-                queue,
-                entry.payload,
-                entry.content_type,
-                entry.size,
-                entry.priority,
-                attempt,
-                limit,
-                entry.correlation or entry.own_id or ref,
-                entry.attributes or {},
-                entry.group,
-                entry.enqueued,
-                Lease(f"{token}.{place}", version, owner, expires),
-                entry.failure,
-                ref,
-                grant.claimed_at_ms,
-                entry.checksum,
-            )
-        )
-    return messages
-
-
-def _entry(message: Outgoing, payload: bytes | None, size: int, now: int) -> Entry:
-    return Entry(
-        payload,
-        size,
-        now,
-        message.content_type,
-        message.correlation_id,
-        message.attributes,
-        message.group,
-        now + to_ms(message.delay) if message.delay else 0,
-        None if message.ttl is None else to_ms(message.ttl),
-        message.max_attempts,
-        message.id,
-        None,
-        message.priority,
-    )
-
-
-def _entry_of(message: Message) -> Entry:
-    return Entry(
-        message.body,
-        message.size,
-        message.enqueued_at_ms,
-        message.content_type,
-        message.correlation_id,
-        dict(message.attributes) or None,
-        message.group,
-        failure=message.failure,
-        priority=message.priority,
-        checksum=message.checksum,
     )

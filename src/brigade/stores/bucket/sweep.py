@@ -26,7 +26,7 @@ from brigade.stores.bucket.accounts import (
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
-from brigade.stores.bucket.lanes import drop_from_lane
+from brigade.stores.bucket.lanes import decide_head, drop_from_lane
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
@@ -152,6 +152,7 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
     listed: set[str] = set()
     for item in (yield from list_all(view.keys.lanes)):
         lane = item.key[len(view.keys.lanes) :]
+        yield from decide_head(env, view, lane)
         found = yield from read_lane(env, view, lane)
         if found is None:
             continue
@@ -288,8 +289,8 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         if found is None:
             continue
         marker, etag = found
-        over = _old(env, item, retention) if marker.done else not (yield from _alive(view, marker.ref, done))
-        if over:
+        kept = marker.done and not _old(env, item, retention)
+        if not kept and not (yield from _alive(view, marker.ref, done)):
             yield DeleteIf(item.key, etag)
             done.expired += 1
 

@@ -13,7 +13,7 @@ A test file runs it on a store by giving a fixture called `harness` and taking t
     globals().update(suite())
 
 It needs pytest with `pytest-asyncio` (`asyncio_mode = "auto"`). A fixture with `params` runs the suite on several
-stores. `suite("claim", "ack")` takes in single verbs; `Harness(url, without={"wakes_others"})` says what a store
+stores. `suite("claim", "ack")` takes in single verbs; `Harness(url, without={"grants"})` says what a store
 cannot do, and the tests that need it are skipped with that reason (see `CAPABILITIES`).
 
 A docstring starts with what the test proves: `[G1]` to `[G6]` are the guarantees of the design, `[seed 000: …]` and

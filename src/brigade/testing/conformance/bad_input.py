@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ BAD_NAMES: list[Any] = [
 NOTHING: list[Any] = []
 BAD_SECONDS: list[Any] = [-1, -0.001, NAN, INF, -INF, True, "5", None, [], 1e12]
 
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 BAD_OPTIONS: list[tuple[str, Any]] = [
     *(("delay", value) for value in (*BAD_SECONDS, False, "") if value is not None),
     *(("ttl", value) for value in (0, -1, NAN, INF, True, "5", NOTHING)),
@@ -58,6 +67,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
     *(("id", value) for value in ("", "x" * 513, 17, b"x", "\ud800")),
     *(("group", value) for value in ("", "x" * 257, 17, b"x", "\ud800")),
     *(("attributes", value) for value in ([1], "text", {"k": object()}, {"k": "x" * 70_000}, {1: object()})),
+    *(("attributes", {"k": value}) for value in (2**64, -(2**63) - 1)),
     *(("correlation_id", value) for value in ("", "x" * 257, 17, "a\nb", "\ud800")),
     *(("content_type", value) for value in ("", "x" * 256, 17, "a\nb")),
 ]
@@ -86,14 +96,48 @@ async def test_a_bad_option_of_a_message_is_refused(harness: Harness, option: st
     assert (await queue.stats()).total == 0
 
 
+async def test_bad_attributes_do_not_harm_those_who_enqueue_at_the_same_time(harness: Harness) -> None:
+    """[G1] Calls that share a write share no mistakes."""
+    queue = await harness.queue()
+    answers = await asyncio.gather(
+        *(queue.enqueue(n, attributes={"k": 2**64} if n == 5 else None) for n in range(10)), return_exceptions=True
+    )
+    assert [isinstance(answer, Exception) for answer in answers] == [n == 5 for n in range(10)]
+    assert isinstance(answers[5], ConfigError)
+
+
+async def test_large_numbers_are_kept_as_they_are(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue({"n": 2**80}, attributes={"k": 2**63, "l": -(2**63)})
+    message = await claim_one(queue)
+    assert message.data == {"n": 2**80}
+    assert dict(message.attributes) == {"k": 2**63, "l": -(2**63)}
+
+
+async def test_attributes_that_are_nested_too_deeply_are_refused(harness: Harness) -> None:
+    """A reader with a deeper stack than the writer's must be able to read them."""
+    queue = await harness.queue()
+    for levels in (900, 100_000):
+        with pytest.raises(ConfigError, match="attributes"):
+            await queue.enqueue("x", attributes={"k": nested(levels)})
+    await queue.enqueue("x", attributes={"k": nested(20)})
+    assert dict((await claim_one(queue)).attributes) == {"k": nested(20)}
+
+
+async def test_state_that_is_nested_too_deeply_is_refused(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue("x")
+    state = queue.state(await claim_one(queue))
+    with pytest.raises(ConfigError, match="JSON"):
+        await state.save(nested(100_000))
+    assert await state.load("nothing") == "nothing"
+
+
 async def test_a_payload_that_is_no_json_is_refused(harness: Harness) -> None:
     queue = await harness.queue()
     loop: list[Any] = []
     loop.append(loop)
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    for payload in (object(), {"k": object()}, {1, object()}, print, loop, "\ud800", {"k": "\ud800"}, deep):
+    for payload in (object(), {"k": object()}, {1, object()}, print, loop, "\ud800", {"k": "\ud800"}, nested(100_000)):
         with pytest.raises(ConfigError, match="payload"):
             await queue.enqueue(payload)
     assert (await queue.stats()).total == 0

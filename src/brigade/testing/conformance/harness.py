@@ -32,7 +32,6 @@ __all__ = [
 T = TypeVar("T")
 
 CAPABILITIES = {
-    "wakes_others": "an enqueue through one hub wakes a claim that waits in another, without waiting for a poll",
     "grants": "claiming and loading are two steps, possibly in two processes (Store.claim, Store.load)",
     "requests": "hub.requests() counts storage operations",
 }

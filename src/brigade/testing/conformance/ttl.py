@@ -80,6 +80,26 @@ async def test_a_sweep_expires_messages_that_nobody_claims(harness: Harness) -> 
     await eventually(parked)
 
 
+async def test_a_sweep_expires_messages_of_strict_queues_and_groups(harness: Harness) -> None:
+    """Lanes that nobody claims from are decided, too."""
+    for policy, group in ((QueuePolicy(ordering_guarantee=True), None), (None, "g")):
+        queue = await harness.queue(policy)
+        await queue.enqueue("old", ttl=SHORT, group=group)
+        await passed(now_ms() + 100)
+        await queue.sweep()
+        assert values(await queue.failed()) == ["old"]
+
+
+async def test_a_sweep_fails_messages_that_killed_their_last_worker(harness: Harness) -> None:
+    """[G4] Even where nobody claims any more."""
+    for policy in (at_once("retry", 0), QueuePolicy(ordering_guarantee=True, failure=Failure("retry", 0))):
+        queue = await harness.queue(policy)
+        await queue.enqueue("poison")
+        await passed(await claim_one(queue, visibility=SHORT))
+        await queue.sweep()
+        assert values(await queue.failed()) == ["poison"]
+
+
 async def test_a_ttl_counts_from_when_a_message_is_due(harness: Harness) -> None:
     """A delayed message has its whole ttl after its delay."""
     queue = await harness.queue()

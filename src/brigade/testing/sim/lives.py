@@ -114,11 +114,12 @@ class Lives:
         same.append(life)
 
     def _own_id(self, life: Life) -> None:
-        """The user's own id has one message, unless that was purged; redriven ones have derived names."""
+        """The user's own id has one message, unless that was purged or never placed; redriven names are derived."""
         wanted = (life.born.queue, life.born.own_id, False)
         for other in self._of.values():
             born = other.born
-            if (born.queue, born.own_id, born.derived) == wanted and other.state != "purged":
+            over = other.state == "purged" or (other.gone and other.state in OPEN)
+            if (born.queue, born.own_id, born.derived) == wanted and not over:
                 self._broken("own ids", life.born.at, f"{life.what} has the id {born.own_id!r} of {born.ref}")
 
     def letters(self, uid: str, origin: str) -> list[Life]:
@@ -144,7 +145,8 @@ class Lives:
         life = self.get(record.queue, record.ref)
         if life is not None:
             life.appended = True
-            self.lanes.setdefault(record.lane, {}).setdefault(life.born.uid, place)
+            if not life.born.derived:
+                self.lanes.setdefault(record.lane, {}).setdefault(life.born.uid, place)
 
     def _granted(self, record: r.Granted, place: int) -> None:
         life = self.get(record.queue, record.ref)

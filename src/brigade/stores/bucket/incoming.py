@@ -1,0 +1,91 @@
+"""Payloads on their way in: small ones join others in a segment, large ones go to a blob as they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import AsyncIterator, Sequence
+
+from brigade.blobs import Blobs
+from brigade.errors import BrigadeError, PayloadTooLarge
+from brigade.policy import INLINE_LIMIT
+from brigade.stores import Outgoing
+from brigade.stores.bucket.convert import new_entry
+from brigade.stores.bucket.driver import perform
+from brigade.stores.bucket.enqueue import Draft
+from brigade.stores.bucket.keys import SegmentName, lane_name
+from brigade.stores.bucket.specs import is_special
+from brigade.stores.bucket.steps import Env, delete
+from brigade.stores.bucket.view import QueueView
+
+__all__ = ["take_in"]
+
+
+async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Outgoing]) -> list[Draft]:
+    """Drafts of the messages, their large payloads stored. A batch that is refused leaves none behind."""
+    now = env.now()
+    drafts: list[Draft] = []
+    try:
+        for message in messages:
+            if isinstance(message.payload, bytes):
+                drafts.append(_small(view, message, message.payload, now))
+            else:
+                drafts.append(await _streamed(env, blobs, view, message, message.payload))
+    except BaseException:
+        keys = [view.keys.blob(f"{draft.planned}-0") for draft in drafts if draft.planned is not None]
+        if keys:
+            with contextlib.suppress(BrigadeError):
+                await perform(delete(keys), blobs)
+        raise
+    return drafts
+
+
+def _small(view: QueueView, message: Outgoing, payload: bytes, now: int) -> Draft:
+    if len(payload) > view.policy.max_payload:
+        raise _too_large(len(payload), view)
+    return Draft(new_entry(message, payload, len(payload), now))
+
+
+async def _streamed(env: Env, blobs: Blobs, view: QueueView, message: Outgoing, payload: AsyncIterator[bytes]) -> Draft:
+    head = bytearray()
+    chunks = aiter(payload)
+    async for chunk in chunks:
+        head += chunk
+        if len(head) > INLINE_LIMIT:
+            break
+    else:
+        return _small(view, message, bytes(head), env.now())
+    entry = new_entry(message, None, 0, env.now())
+    strict = view.policy.ordering_guarantee or message.group is not None
+    lane = lane_name(message.group) if strict else ""
+    name = SegmentName.make(
+        env.ids,
+        now=env.now(),
+        due=entry.due,
+        priority=0 if lane else message.priority,
+        lane=lane,
+        size=1,
+        lifo=view.policy.ordering == "lifo",
+        special=not lane and is_special(entry),
+    )
+
+    async def all_chunks() -> AsyncIterator[bytes]:
+        size, entry.checksum = len(head), zlib.crc32(head)
+        yield bytes(head)
+        head.clear()
+        async for chunk in chunks:
+            size += len(chunk)
+            entry.checksum = zlib.crc32(chunk, entry.checksum)
+            if size > view.policy.max_payload:
+                raise _too_large(size, view)
+            yield chunk
+
+    entry.size = await blobs.put_stream(view.keys.blob(f"{name}-0"), all_chunks())
+    return Draft(entry, name)
+
+
+def _too_large(size: int, view: QueueView) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the payload has {size} bytes or more, but queue {view.keys.queue!r} takes {view.policy.max_payload}; "
+        "raise max_payload in its policy, or send a reference"
+    )
