@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +102,39 @@ def test_every_verb_has_tests_of_its_own() -> None:
     for verb in VERBS:
         assert suite(verb), verb
     assert len(suite()) == sum(len(suite(verb)) for verb in VERBS)
+
+
+PLUGGED_IN = """
+import pytest
+from brigade.testing.conformance import Harness, suite
+
+@pytest.fixture
+async def harness():
+    async with Harness("memory://plugged-in", without={"grants"}) as harness:
+        yield harness
+
+globals().update(suite("ack", "claim"))
+"""
+
+
+def test_a_store_plugs_in_with_one_file(tmp_path: Path) -> None:
+    """As the package's docstring says; what a store cannot do is skipped with its reason."""
+    (tmp_path / "test_mine.py").write_text(PLUGGED_IN)
+    options = [
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-o",
+        "asyncio_mode=auto",
+        "--rootdir",
+        str(tmp_path),
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert "this store lacks 'grants'" in ran.stdout
+    assert f"{len(suite('ack', 'claim')) - 1} passed, 1 skipped" in ran.stdout

@@ -27,6 +27,7 @@ __all__ = ["Attempt", "Record", "ended_since", "read_records", "records_of", "wr
 SKEW = 600_000
 OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
 _encoder = msgspec.json.Encoder()
+_NULL = msgspec.Raw(b"null")
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -61,7 +62,7 @@ class Record(msgspec.Struct, gc=False):
     attributes: dict[str, Any] | None = None
     reason: str | None = None
     error: str | None = None
-    result: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = _NULL
     dead_letter_queue: str | None = None
     origin: FailureInfo | None = None
 
@@ -84,7 +85,7 @@ def records_of(
     targets = {place: (move.target, move.at) for move in ledger.moves for place in move.members}
     counted = memoryview(ledger.attempts).cast("H")
     segment_id = str(name)
-    reasons, specs, states = ledger.reasons, ledger.specs, ledger.states
+    reasons, specs, states, results = ledger.reasons, ledger.specs, ledger.states, ledger.results
     nowhere, no_reason = (None, 0), (None, None)
     records: list[Record] = []
     for place, entry in enumerate(entries):
@@ -96,6 +97,7 @@ def records_of(
         target, failed_at = targets.get(place, nowhere)
         reason, error = reasons.get(place, no_reason)
         own_max = specs[place].max_attempts if specs else None
+        result = results.get(place) if results else None
         record = Record(
             entry.own_id or ref,
             ref,
@@ -115,13 +117,10 @@ def records_of(
             entry.attributes,
             reason,
             error,
-            dead_letter_queue=target,
-            origin=entry.failure,
+            _NULL if result is None else msgspec.Raw(result),
+            target,
+            entry.failure,
         )
-        if ledger.results:
-            result = ledger.results.get(place)
-            if result is not None:
-                record.result = msgspec.Raw(result)
         records.append(record)
     return records
 

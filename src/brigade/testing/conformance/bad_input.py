@@ -345,6 +345,18 @@ async def test_an_id_of_the_wrong_type_is_refused(harness: Harness, id: Any) -> 
         await (await harness.queue()).get(id)
 
 
+async def test_a_queue_cannot_be_its_own_dead_letter_queue(harness: Harness) -> None:
+    """Its failures would come back for ever."""
+    hub = await harness.hub()
+    name = harness.name()
+    with pytest.raises(ConfigError, match="dead_letter_queue"):
+        await hub.queue(name, QueuePolicy(failure=Failure("dead-letter", 0, name)))
+    assert name not in await hub.queues()
+    await hub.queue(name)
+    with pytest.raises(ConfigError, match="dead_letter_queue"):
+        await hub.queue(name, QueuePolicy(failure=Failure("hybrid", 1, name)), replace=True)
+
+
 async def test_what_cannot_be_iterated_is_no_batch(harness: Harness) -> None:
     queue = await harness.queue()
     things: list[Any] = [None, 17]

@@ -89,6 +89,17 @@ async def test_one_claim_may_win_messages_of_many_enqueues(harness: Harness) -> 
     assert sorted(values(await claim_all(queue, 12))) == list(range(12))
 
 
+async def test_a_message_behind_a_thousand_leased_ones_is_found(harness: Harness) -> None:
+    """However much is in flight, what is ready is handed out."""
+    queue = await harness.queue(QueuePolicy(segment_messages=1))
+    await queue.enqueue_many(range(1100))
+    await claim_all(queue, 1100, visibility=600)
+    other = await harness.elsewhere(queue)
+    await queue.enqueue("last")
+    assert values(await other.claim(5)) == ["last"]
+    assert await other.claim() == []
+
+
 async def test_several_workers_share_one_batch(harness: Harness) -> None:
     """[G2] Messages that were enqueued together can be leased by different workers."""
     queue = await harness.queue()

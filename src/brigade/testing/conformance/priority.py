@@ -55,6 +55,21 @@ async def test_an_urgent_message_overtakes_those_that_wait(harness: Harness) -> 
     assert values([await claim_one(queue)]) == ["urgent"]
 
 
+async def test_an_urgent_message_goes_before_less_urgent_groups(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue("group", group="g", priority=9)
+    await queue.enqueue("urgent", priority=0)
+    assert values([await claim_one(queue)]) == ["urgent"]
+
+
+async def test_an_urgent_group_goes_before_less_urgent_messages(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue("less urgent", group="g", priority=9)
+    await queue.enqueue("plain", priority=5)
+    await queue.enqueue("urgent", group="h", priority=0)
+    assert values([await claim_one(queue) for _ in range(3)]) == ["urgent", "plain", "less urgent"]
+
+
 async def test_an_urgent_message_of_another_process_is_seen_by_a_new_claimer(harness: Harness) -> None:
     queue = await harness.queue()
     await queue.enqueue_many(range(3), priority=9)

@@ -98,6 +98,17 @@ async def test_purge_and_claim_at_once_have_one_winner_for_each_message(harness:
     assert await other.ack_many([*taken, *rest]) == [State.SUCCEEDED] * (len(taken) + len(rest))
 
 
+async def test_dead_letters_can_be_purged(harness: Harness) -> None:
+    letters = harness.name("dead")
+    queue = await harness.queue(at_once("dead-letter", letters=letters))
+    await queue.enqueue_many(range(3))
+    await queue.settle([Nack(message) for message in await claim_all(queue, 3)])
+    dead_queue = await (await harness.hub()).queue(letters)
+    assert await dead_queue.purge() == 3
+    assert await queue.redrive() == 0
+    assert await dead_queue.claim() == []
+
+
 async def test_a_strict_queue_can_be_purged(harness: Harness) -> None:
     queue = await harness.queue(QueuePolicy(ordering_guarantee=True))
     await queue.enqueue_many(range(3))

@@ -109,6 +109,20 @@ async def test_messages_that_were_sent_to_a_dead_letter_queue_by_hand_stay(harne
     assert values(await drain(dead_queue, 1)) == ["by hand"]
 
 
+async def test_letters_whose_queue_is_gone_stay_and_hold_nobody_up(harness: Harness) -> None:
+    letters = harness.name("dead")
+    gone = await harness.queue(at_once("dead-letter", letters=letters))
+    queue = await harness.queue(at_once("dead-letter", letters=letters))
+    for origin in (gone, queue):
+        await origin.enqueue(origin.name)
+        await fail(origin, 1)
+    await gone.delete()
+    dead_queue = await (await harness.hub()).queue(letters)
+    assert await dead_queue.redrive() == 1
+    assert values(await claim_all(queue, 1)) == [queue.name]
+    assert values(await drain(dead_queue, 1)) == [gone.name]
+
+
 async def test_with_nothing_failed_there_is_nothing_to_redrive(harness: Harness) -> None:
     queue = await harness.queue()
     await queue.enqueue("fine")
