@@ -68,8 +68,8 @@ def test_every_code_has_a_state_of_the_machine(code: int, state: State) -> None:
 
 
 def test_rules_follow_the_policy() -> None:
-    assert Rules.of(Failure("retry", 3), due=1000, ttl=None, lifo=False) == Rules(4, None, None, False)
-    assert Rules.of(Failure("dead-letter", 3, "d"), due=1000, ttl=2, lifo=True) == Rules(1, "d", 3000, True)
+    assert Rules.of(Failure("retry", 3), due=1000, ttl=None, lifo=False) == Rules(4, None, None, False, 1000)
+    assert Rules.of(Failure("dead-letter", 3, "d"), due=1000, ttl=2, lifo=True) == Rules(1, "d", 3000, True, 1000)
 
 
 class TestClaim:

@@ -11,9 +11,10 @@ import msgspec
 from brigade.errors import ConfigError
 from brigade.policy import MAX_SECONDS
 
-__all__ = ["check_ids", "check_limit", "check_result", "error_text", "seconds"]
+__all__ = ["as_json", "check_ids", "check_limit", "error_text", "seconds"]
 
 ERROR_LIMIT = 4096
+DEEPEST = 100
 
 
 def seconds(value: object, what: str, *, low: float = 0.0) -> float:
@@ -45,12 +46,34 @@ def check_ids(ids: object) -> frozenset[str] | None:
     return frozenset(cast("list[str]", given))
 
 
-def check_result(result: Any) -> None:
-    """A result that history can keep."""
+def as_json(value: Any, what: str) -> bytes:
+    """A value as JSON, if it is one, and not so deep that a reader with less room could not read it."""
     try:
-        msgspec.json.encode(result)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the result cannot be stored as JSON: {error}; return plain JSON values, or None") from None
+        encoded = msgspec.json.encode(value)
+        plain = msgspec.json.decode(encoded)
+        msgspec.msgpack.encode(plain)
+        if encoded.count(b"[") + encoded.count(b"{") > DEEPEST and _depth(plain) > DEEPEST:
+            raise RecursionError
+    except RecursionError:
+        raise ConfigError(f"{what} is nested too deeply to be stored as JSON; flatten it") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{what} cannot be stored as JSON: {error}; use plain JSON values") from None
+    return encoded
+
+
+def _depth(value: Any) -> int:
+    """How many lists and dicts are inside one another."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(cast("dict[str, Any]", one).values())
+            elif isinstance(one, list):
+                inner.extend(cast("list[Any]", one))
+        level = inner
+    return depth
 
 
 def error_text(error: object) -> str | None:

@@ -70,6 +70,8 @@ class AsyncHub:
         check_queue_name(name)
         if policy is not None and not isinstance(policy, QueuePolicy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"policy must be a QueuePolicy, not {type(policy).__name__}")
+        if policy is not None and policy.failure.dead_letter_queue == name:
+            raise ConfigError(f"Failure.dead_letter_queue is {name!r}, the queue itself; name another one")
         stored = await self.store.open_queue(name, policy, replace=replace, create=create)
         return AsyncQueue(self, name, stored)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from brigade.checks import seconds
+from brigade.checks import as_json, seconds
 from brigade.errors import ConfigError
 from brigade.model import JSON_TYPE, TEXT_TYPE
 from brigade.names import check_group, check_own_id
@@ -112,12 +112,7 @@ def _attributes(value: object) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict):
         raise ConfigError(f"attributes must be a dict, not {type(value).__name__}")
-    try:
-        encoded = _json.encode(cast("dict[Any, Any]", value))
-    except (TypeError, ValueError, msgspec.EncodeError) as error:
-        raise ConfigError(
-            f"attributes cannot be stored as JSON: {error}; use strings, numbers, lists and dicts"
-        ) from None
+    encoded = as_json(value, "attributes")
     if len(encoded) > 64 * 1024:
         raise ConfigError(
             f"attributes take {len(encoded)} bytes; keep them under 64 KiB and put the rest in the payload"

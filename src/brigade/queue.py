@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from brigade.checks import check_ids, check_limit, check_result, error_text, seconds
+from brigade.checks import as_json, check_ids, check_limit, error_text, seconds
 from brigade.errors import ConfigError, QueuePaused, StaleLease
 from brigade.machine import State
 from brigade.model import (
@@ -370,10 +370,7 @@ class AsyncState:
 
     async def save(self, value: Any) -> None:
         """Store a value. Raises StaleLease if somebody else saved since this handle loaded."""
-        try:
-            encoded = msgspec.json.encode(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"workflow state must be JSON values: {error}") from None
+        encoded = as_json(value, "workflow state")
         if len(encoded) > 1024 * 1024:
             raise ConfigError(f"workflow state takes {len(encoded)} bytes; keep it under 1 MiB")
         store = self._queue._store  # pyright: ignore[reportPrivateUsage]
@@ -392,7 +389,7 @@ def _checked(settlement: Any) -> Settlement:
         raise ConfigError(f"settle a claimed Message, not {type(settlement.message).__name__}")
     if isinstance(settlement, Ack):
         if settlement.result is not None:
-            check_result(settlement.result)
+            as_json(settlement.result, "the result")
         return settlement
     if isinstance(settlement, Extend):
         if settlement.seconds is not None:

@@ -58,17 +58,18 @@ def from_runs(runs: Sequence[int]) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a decision needs of the policy, and the enqueue time that a plain segment's ttl counts from."""
+    """What a decision needs of the policy. `lapse` is when the ttl of a message that is due at `due` is over."""
 
     max_attempts: int
     dead_letter_queue: str | None
     lapse: int | None
     lifo: bool
+    due: int = 0
 
     @classmethod
     def of(cls, failure: Failure, *, due: int, ttl: float | None, lifo: bool) -> Rules:
         lapse = None if ttl is None else due + to_ms(ttl)
-        return cls(failure.max_attempts, failure.dead_letter_queue, lapse, lifo)
+        return cls(failure.max_attempts, failure.dead_letter_queue, lapse, lifo, due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +316,11 @@ class Book:
             return
         lapsed: list[int] = []
         for place in self._places(READY):
-            own = self.specs[place].lapse if self.specs else None
-            limit = own if own is not None else rules.lapse
+            limit = rules.lapse
+            if self.specs:
+                spec = self.specs[place]
+                later = max(0, spec.due - rules.due)
+                limit = spec.lapse if spec.lapse is not None else None if limit is None else limit + later
             if limit is not None and limit <= now and self.attempts[place] == 0:
                 lapsed.append(place)
         if lapsed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from brigade.blobs import Item
 from brigade.clock import FOREVER, to_ms
@@ -25,7 +26,7 @@ from brigade.stores.bucket.accounts import (
 )
 from brigade.stores.bucket.book import Book, Rules, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.lanes import claim_lanes, drop_orphan, make_grant
+from brigade.stores.bucket.lanes import Urgency, claim_head, drop_orphan, make_grant, open_lanes
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_page, side_by_side
@@ -37,6 +38,7 @@ __all__ = ["Loaded", "claim", "load", "refresh"]
 WIDTH = 16
 SPREAD = 8
 TRIES = 3
+LAST = (10, FOREVER)
 ENOUGH = 1000
 
 
@@ -181,43 +183,67 @@ def _walk(
     """Try candidates from the head, several at once; after a conflict spread out, so that claimers don't collide."""
     won: list[Grant] = []
     lease = to_ms(visibility)
+    turn = _Turn(view, only_derived)
     if view.lanes and not only_derived:
-        won += yield from claim_lanes(env, view, limit=limit, owner=owner, lease=lease)
-    total, after = sum(map(len, won)), None
+        turn.lanes = yield from open_lanes(env, view)
+    total = 0
     while total < limit:
-        batch, after = _next_batch(view, after, limit - total, env.now(), only_derived)
+        batch = turn.next_batch(limit - total, env.now())
         if not batch:
             break
         answers = yield from side_by_side(
-            [_claim_segment(env, view, name, share, owner, lease) for name, share in batch], WIDTH
+            [
+                claim_head(env, view, what, owner, lease)
+                if isinstance(what, str)
+                else _claim_segment(env, view, what, share, owner, lease)
+                for what, share in batch
+            ],
+            WIDTH,
         )
         won += [answer for answer in answers if isinstance(answer, Grant)]
         total = sum(map(len, won))
-        for name, _ in batch:
-            known = view.ledgers.get(name)
-            if name in view.ended or (known is not None and known.next_at == FOREVER):
-                view.drop_candidate(name)
+        for what, _ in batch:
+            known = None if isinstance(what, str) else view.ledgers.get(what)
+            if what in view.ended or (known is not None and known.next_at == FOREVER):
+                view.drop_candidate(cast(SegmentName, what))
         if "conflict" in answers:
-            after = view.skip(after, env.ids.below(SPREAD))
+            turn.after = view.skip(turn.after, env.ids.below(SPREAD))
     return won
 
 
-def _next_batch(
-    view: QueueView, after: SegmentName | None, wanted: int, now: int, only_derived: bool
-) -> tuple[list[tuple[SegmentName, int]], SegmentName | None]:
-    """The next few segments worth trying, each with its share of what is wanted, and the last one looked at."""
-    batch: list[tuple[SegmentName, int]] = []
-    for name in view.after(after):
-        if wanted <= 0 or len(batch) == WIDTH:
-            break
-        after = name
-        known = view.ledgers.get(name)
-        if (known is not None and known.next_at > now) or (only_derived and not name.derived):
-            continue
-        share = min(wanted, name.size)
-        wanted -= share
-        batch.append((name, share))
-    return batch, after
+class _Turn:
+    """Where a claim has got to: segments and lanes, taken together in the order of their urgency."""
+
+    def __init__(self, view: QueueView, only_derived: bool) -> None:
+        self._view = view
+        self._only_derived = only_derived
+        self.after: SegmentName | None = None
+        self.lanes: list[tuple[Urgency, str]] = []
+
+    def next_batch(self, wanted: int, now: int) -> list[tuple[SegmentName | str, int]]:
+        """The next few segments and lanes worth trying, each with its share of what is wanted."""
+        batch: list[tuple[SegmentName | str, int]] = []
+        for name in self._view.after(self.after):
+            wanted -= self._lanes_before((name.priority, name.order), wanted, batch)
+            if wanted <= 0 or len(batch) >= WIDTH:
+                return batch
+            self.after = name
+            known = self._view.ledgers.get(name)
+            if (known is not None and known.next_at > now) or (self._only_derived and not name.derived):
+                continue
+            share = min(wanted, name.size)
+            wanted -= share
+            batch.append((name, share))
+        self._lanes_before(LAST, wanted, batch)
+        return batch
+
+    def _lanes_before(self, urgency: Urgency, wanted: int, batch: list[tuple[SegmentName | str, int]]) -> int:
+        """Add the lanes that come before a segment of that urgency; returns how many."""
+        count = 0
+        while self.lanes and self.lanes[0][0] <= urgency and count < wanted and len(batch) < WIDTH:
+            batch.append((self.lanes.pop(0)[1], 1))
+            count += 1
+        return count
 
 
 def _claim_segment(

@@ -21,6 +21,7 @@ from brigade.stores.bucket.steps import (
     Proto,
     Sleep,
     copy,
+    delete,
     get,
     read,
     reread,
@@ -157,6 +158,8 @@ def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[
                 found[place] = mark
                 if mark is not None:
                     entries[place] = None
+            surplus = [place for place in own if entries[place] is None and drafts[place].entry.payload is None]
+            yield from delete([view.keys.blob(refs[place]) for place in surplus])
         if any(entry is not None for entry in entries):
             published = yield from publish(env, view, name, entries, started)
             if not published:

@@ -17,6 +17,8 @@ from brigade.stores.groupcommit import GroupCommit
 
 __all__ = ["HeldQueue"]
 
+SETTLING = 0.1
+
 
 class Run(Protocol):
     """Carries out a protocol function."""
@@ -43,6 +45,7 @@ class HeldQueue:
         self._settles: dict[str, GroupCommit[Change, Answers]] = {}
         self.listening = False
         self._stops: list[Callable[[], None]] = []
+        self._look_again: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     async def _write_drafts(self, drafts: list[Draft]) -> list[Receipt]:
@@ -80,7 +83,7 @@ class HeldQueue:
         if not self.listening:
             self.listening = True
             keys = self.view.keys
-            stops = [blobs.watch(prefix, self._told) for prefix in (keys.segments, keys.lanes)]
+            stops = [blobs.watch(prefix, self._told) for prefix in (keys.segments, keys.lanes, keys.ledgers)]
             self._stops = [stop for stop in stops if stop is not None]
         return bool(self._stops)
 
@@ -90,6 +93,10 @@ class HeldQueue:
             self._loop.call_soon_threadsafe(self._changed, key)
 
     def _changed(self, key: str) -> None:
+        if key.startswith(self.view.keys.ledgers):
+            if self.waiting and self._look_again is None:
+                self._look_again = self._loop.call_later(SETTLING, self._look)
+            return
         name = self.view.keys.parse(key)
         if name is not None and name.due <= self._env.now():
             self.view.add_candidate(name)
@@ -97,8 +104,17 @@ class HeldQueue:
             self.view.stale()
         self.wake()
 
+    def _look(self) -> None:
+        """Ledgers changed: somebody may have given messages back. Many changes are one look."""
+        self._look_again = None
+        self.view.stale()
+        self.wake()
+
     def close(self) -> None:
         for stop in self._stops:
             stop()
         self._stops = []
         self.listening = False
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None

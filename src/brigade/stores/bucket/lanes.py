@@ -14,34 +14,37 @@ from brigade.stores.bucket.steps import Env, Lost, Proto, delete, side_by_side, 
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
-__all__ = ["claim_lanes", "decide_head", "drop_from_lane", "drop_orphan", "head_of", "make_grant"]
+__all__ = [
+    "Urgency",
+    "claim_head",
+    "decide_head",
+    "drop_from_lane",
+    "drop_orphan",
+    "head_of",
+    "make_grant",
+    "open_lanes",
+]
 
 WIDTH = 16
+Urgency = tuple[int, int]
 
 
-def claim_lanes(env: Env, view: QueueView, *, limit: int, owner: str, lease: int) -> Proto[list[Grant]]:
-    """Lease the heads of up to `limit` lanes, the most urgent and the oldest first."""
+def open_lanes(env: Env, view: QueueView) -> Proto[list[tuple[Urgency, str]]]:
+    """Lanes that may have something to give, the most urgent and the oldest first."""
     now = env.now()
-    open_lanes = [lane for lane, known in view.lanes.items() if known.next_at <= now]
-    unread = [lane for lane in open_lanes if view.lanes[lane].lane is None]
+    names = [lane for lane, known in view.lanes.items() if known.next_at <= now]
+    unread = [lane for lane in names if view.lanes[lane].lane is None]
     yield from side_by_side([read_lane(env, view, lane) for lane in unread], WIDTH)
-    open_lanes = [lane for lane in open_lanes if lane in view.lanes]
-    open_lanes.sort(key=lambda lane: _urgency(view.lanes[lane].lane))
-    won: list[Grant] = []
-    for start in range(0, len(open_lanes), WIDTH):
-        batch = open_lanes[start : start + min(WIDTH, limit - len(won))]
-        if not batch:
-            break
-        answers = yield from side_by_side([_claim_head(env, view, lane, owner, lease) for lane in batch], WIDTH)
-        won += [answer for answer in answers if answer is not None]
-    return won
+    return sorted((_urgency(view.lanes[lane].lane), lane) for lane in names if lane in view.lanes)
 
 
-def _urgency(lane: Lane | None) -> tuple[int, str]:
-    if lane is None or not lane.entries:
-        return (10, "")
-    first = lane.entries[-1 if lane.lifo else 0]
-    return (first.priority, first.segment.split("-", 1)[1])
+def _urgency(lane: Lane | None) -> Urgency:
+    """Priority and order of a lane's head, to compare with segments that are in no lane."""
+    for entry in () if lane is None else reversed(lane.entries) if lane.lifo else lane.entries:
+        name = SegmentName.parse(entry.segment)
+        if name is not None and not (entry.ledger and entry.ledger.final):
+            return entry.priority, name.order
+    return 10, 0
 
 
 def head_of(lane: Lane) -> tuple[LaneEntry, Ledger, int] | None:
@@ -72,12 +75,13 @@ def _leased_until(lane: Lane) -> int:
 
 def decide_head(env: Env, view: QueueView, lane_name: str) -> Proto[None]:
     """End heads that are spent or have lapsed, without leasing any."""
-    yield from _claim_head(env, view, lane_name, "", 0, limit=0)
+    yield from claim_head(env, view, lane_name, "", 0, limit=0)
 
 
-def _claim_head(
+def claim_head(
     env: Env, view: QueueView, lane_name: str, owner: str, lease: int, limit: int = 1
 ) -> Proto[Grant | None]:
+    """Lease the one message that may be leased; None where the lane is empty, blocked or not due."""
     key = view.keys.lane(lane_name)
     known = view.lanes.get(lane_name)
     current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from brigade.blobs import Blobs
-from brigade.clock import Clock, SystemClock
-from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, StaleLease
+from brigade.clock import FOREVER, Clock, SystemClock
+from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
 from brigade.model import (
@@ -154,11 +154,15 @@ class BucketStore:
         if held.listening and not listening:
             held.view.stale()
             return
-        interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if held.view.has_lanes else 1))
-        known = [one.next_at for one in (*held.view.ledgers.values(), *held.view.lanes.values())]
-        soonest = min([held.view.next_due, *known]) - self.env.now()
+        view, now = held.view, self.env.now()
+        if view.paused:
+            longest, soonest = min(longest, self._blobs.poll_interval), FOREVER
+        else:
+            known = [one.next_at for one in (*view.ledgers.values(), *view.lanes.values())]
+            soonest = min((at for at in (view.next_due, *known) if at > now), default=FOREVER)
+        interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if view.has_lanes else 1))
         interval *= (held.waiting + 1) * self.env.ids.uniform(0.8, 1.2)
-        timeout = min(seconds, max(soonest / 1000, 0.001), interval)
+        timeout = min(seconds, (soonest - now) / 1000, interval)
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1
         try:
@@ -286,7 +290,7 @@ class BucketStore:
 
     async def close(self) -> None:
         self._closed = True
-        for held in self._queues.values():
+        for held in list(self._queues.values()):
             held.close()
             await self._finish_now(held)
         for task in self._tasks:
@@ -401,7 +405,12 @@ class BucketStore:
                 assert message.failure is not None
                 by_origin.setdefault(message.failure.queue, []).append(message)
             for queue, members in by_origin.items():
-                target = await self._queue(queue)
+                try:
+                    target = await self._queue(queue)
+                except QueueNotFound:
+                    log.warning("%d dead letters stay in %s: their queue %s is gone", len(members), letters, queue)
+                    kept += members
+                    continue
                 entries = [(message.ref, entry_of(message)) for message in members]
                 await self.run(redrive_letters(self.env, held.view.keys, target.view, entries))
                 await self.settle(letters, [Ack(message) for message in members])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from brigade.blobs import DeleteIf, Item
+from brigade.blobs import Create, DeleteIf, Item
 from brigade.clock import to_ms
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.accounts import (
@@ -150,7 +150,10 @@ def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> 
 
 def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done: Swept) -> Proto[None]:
     listed: set[str] = set()
-    for item in (yield from list_all(view.keys.lanes)):
+    lanes = yield from list_all(view.keys.lanes)
+    if lanes:
+        yield Create(view.keys.lanes_flag, env.ids.nonce().encode())
+    for item in lanes:
         lane = item.key[len(view.keys.lanes) :]
         yield from decide_head(env, view, lane)
         found = yield from read_lane(env, view, lane)

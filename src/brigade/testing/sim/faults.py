@@ -12,7 +12,11 @@ __all__ = ["CALM", "Fate", "Faults", "damaged"]
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Probabilities, for each operation or (`kill`) for each process; times in milliseconds."""
+    """Probabilities, for each operation; times in milliseconds.
+
+    `late` is the share of the writes with an unknown outcome that are applied only after that answer. `coma` stops
+    an operation, and whoever waits for it, for minutes; `kill` ends a process before or after an operation.
+    """
 
     before: float = 0.0
     after: float = 0.0
@@ -20,6 +24,7 @@ class Faults:
     slow: float = 0.0
     kill: float = 0.0
     coma: float = 0.0
+    late: float = 0.0
     latency: float = 4.0
     slowest: float = 10_000.0
 
@@ -36,6 +41,7 @@ class Fate:
     fails: bool = False
     corrupt: bool = False
     partial: bool = False
+    late: bool = False
 
 
 _FINE = Fate()
@@ -47,7 +53,7 @@ def draw(rng: random.Random, faults: Faults, op: Op, *, may_corrupt: bool) -> Fa
     conditional = isinstance(op, Create | Swap | DeleteIf)
     if chance < faults.before:
         if conditional and rng.random() < 0.6:
-            return Fate(applied=False, answer=UNKNOWN)
+            return Fate(applied=False, answer=UNKNOWN, late=rng.random() < faults.late)
         if isinstance(op, Delete) and len(op.keys) > 1 and rng.random() < 0.5:
             return Fate(fails=True, partial=True)
         return Fate(applied=False, fails=True)

@@ -98,6 +98,12 @@ class Scheduler:
         lost = "" if task.owner.alive else " (nobody waits)"
         self.trace.add(f"{self.clock.ms:.3f} {task.owner.name} {task.name}: {describe(op)} -> {told}{note}{lost}\n")
         self.after(delay(self.rng, self.faults), lambda: task.resume(answer, error))
+        if fate.late:
+            self.after(self.rng.uniform(0, self.faults.slowest), lambda: self._arrive_late(task, op))
+
+    def _arrive_late(self, task: Task, op: Op) -> None:
+        answer = summary(self.storage.apply(op))
+        self.trace.add(f"{self.clock.ms:.3f} {task.owner.name} {task.name}: {describe(op)} -> {answer} (late)\n")
 
     def _perform(self, op: Op, fate: Fate) -> tuple[object, Exception | None]:
         answer: object = None

@@ -6,6 +6,7 @@ any client believes it did.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from brigade.stores.bucket.book import LEASED, READY, Book, from_runs
@@ -17,6 +18,11 @@ from brigade.testing.sim import records as r
 __all__ = ["Witness"]
 
 _NAMES = ("ready", "leased", "succeeded", "failed", "dead", "purged")
+
+
+@functools.lru_cache(4096)
+def _parse(segment: str) -> SegmentName | None:
+    return SegmentName.parse(segment)
 
 
 class Witness:
@@ -125,7 +131,7 @@ class Witness:
         if list(after) != kept + added or (new is not None and len(after) != len(new.entries)):
             self._emit(r.Shuffled(at=self._at, queue=queue, lane=key))
         for segment, entry in after.items():
-            name = SegmentName.parse(segment)
+            name = _parse(segment)
             assert name is not None
             if segment in added:
                 for place in range(name.size):
@@ -201,7 +207,7 @@ def _in_order(lane: Lane) -> Iterator[tuple[str, int, int, int]]:
     """Segment, place, state and lease expiry of each message of a lane, in the order of delivery."""
     step = -1 if lane.lifo else 1
     for entry in lane.entries[::step]:
-        name = SegmentName.parse(entry.segment)
+        name = _parse(entry.segment)
         assert name is not None
         ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
         rows = memoryview(ledger.leases).cast("H")
