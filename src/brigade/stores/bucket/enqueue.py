@@ -15,7 +15,6 @@ from brigade.stores.bucket.history import ended_since
 from brigade.stores.bucket.keys import SegmentName, lane_name, parse_message_ref
 from brigade.stores.bucket.specs import is_special, specs_of
 from brigade.stores.bucket.steps import (
-    MOST_TRIES,
     Env,
     Lost,
     Proto,
@@ -198,28 +197,25 @@ def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
 
 
 def publish(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], started: float) -> Proto[bool]:
-    """Create the segment and, in a lane, append it. False where the name was taken by somebody who fenced it off.
+    """Create the segment and, in a lane, append it. False where the name is fenced off: take another one.
 
     A segment that is not there after a doubtful write may have been written, worked off and deleted: history
-    tells, because it is written before a segment is deleted.
+    tells, because it is written before a segment is deleted. Or the write is still on its way, and must not
+    arrive after a second try has been worked off: so the name is taken with a void, which one of the two wins.
     """
     key = view.keys.segment(name)
     body = SEGMENT.encode(Segment(env.ids.nonce(), entries))
-    first = next(place for place, entry in enumerate(entries) if entry is not None)
     give_up_late(env, started)
     answer = yield from write(env, Create(key, body), retry_absent=False)
-    for attempt in range(MOST_TRIES):
-        if not isinstance(answer, Lost):
-            break
+    if isinstance(answer, Lost):
         if answer.current is not None:
             return False
-        ended = yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)
-        if ended:
+        first = next(place for place, entry in enumerate(entries) if entry is not None)
+        if (yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)):
             return True
-        yield Sleep(env.ids.uniform(0, min(0.05 * 2**attempt, 5)))
-        answer = yield from write(env, Create(key, body), retry_absent=False)
-    else:
-        raise StoreUnavailable(f"the store kept failing to write {key!r}; check it and try again")
+        fence = yield from write(env, Create(key, SEGMENT.encode(Segment(env.ids.nonce(), [], void=True))))
+        if not isinstance(fence, Lost) or fence.current is None or fence.current.body != body:
+            return False
     if name.lane:
         yield from ensure_appended(env, view, name, entries, started)
     else:

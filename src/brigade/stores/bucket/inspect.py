@@ -19,7 +19,7 @@ from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
-from brigade.stores.bucket.wire import MARKER, PARKED, Entry, Parked
+from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Parked
 
 __all__ = ["failed", "find", "locate", "peek", "stats"]
 
@@ -34,7 +34,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     oldest = FOREVER
     listed = yield from list_all(keys.segments)
     paused = any(item.key == keys.paused_flag for item in listed)
-    names = [name for item in listed if (name := keys.parse(item.key)) is not None]
+    names = [name for item in listed if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
     etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
     used = [name for name in names if keys.ledger(name) in etags]
     books: dict[SegmentName, Book] = {}

@@ -32,7 +32,7 @@ from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, Ledger, Parked
+from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked
 
 __all__ = ["Swept", "sweep"]
 
@@ -192,7 +192,7 @@ def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swep
     """Voids that have kept late writers out for an hour, and whose source can make them no more."""
     for item in segments:
         name = view.keys.parse(item.key)
-        if name is None or not (name.special or name.derived or name.lane) or not _old(env, item):
+        if name is None or not _old(env, item) or (item.size > VOID_SIZE and not name.derived):
             continue
         try:
             found = yield from read(env, SEGMENT, item.key)

@@ -16,6 +16,7 @@ __all__ = [
     "PARKED",
     "SEGMENT",
     "STATE",
+    "VOID_SIZE",
     "End",
     "Entry",
     "GrantRow",
@@ -169,6 +170,9 @@ class StateDoc(msgspec.Struct, array_like=True):
     value: bytes
     correlation: str | None = None
 
+
+VOID_SIZE = 48
+"""No void is larger, and no segment with a message in it is smaller: a listing tells them apart."""
 
 SEGMENT: Format[Segment] = Format("S", Segment)
 LEDGER: Format[Ledger] = Format("L", Ledger)
