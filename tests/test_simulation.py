@@ -22,7 +22,7 @@ from brigade.testing.sim import records as r
 from brigade.testing.sim.__main__ import main
 from brigade.testing.sim.scenario import KINDS, scenario_of
 
-SEEDS = 324
+SEEDS = 306
 CHUNKS = 18
 Patch = Callable[[pytest.MonkeyPatch], None]
 

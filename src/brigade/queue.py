@@ -144,6 +144,7 @@ class AsyncQueue:
                 if messages:
                     self._tell_claimed(messages, grants)
                     return messages
+                continue
             left = deadline - self._hub.clock.monotonic()
             if left <= 0:
                 if await self._store.paused(self.name):

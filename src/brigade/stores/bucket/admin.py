@@ -28,7 +28,7 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import PARKED, Parked
+from brigade.stores.bucket.wire import PARKED, VOID_SIZE, Parked
 
 __all__ = [
     "default_policy_body",
@@ -129,7 +129,7 @@ def purge(env: Env, view: QueueView) -> Proto[int]:
     one winner.
     """
     items = yield from list_all(view.keys.segments)
-    names = [name for item in items if (name := view.keys.parse(item.key)) is not None]
+    names = [name for item in items if item.size > VOID_SIZE and (name := view.keys.parse(item.key)) is not None]
     counts = yield from side_by_side([_purge_segment(env, view, name) for name in names])
     total = sum(counts)
     for item in (yield from list_all(view.keys.lanes)):
@@ -144,7 +144,7 @@ def _purge_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[int]:
     account = yield from open_account(env, view, name, cached=False)
     if account is None:
         specs = None
-        if name.special:
+        if name.special or name.derived:
             entries = yield from read_segment(env, view, name)
             if entries is None:
                 return 0

@@ -31,7 +31,7 @@ from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_page, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
-from brigade.stores.bucket.wire import Entry
+from brigade.stores.bucket.wire import VOID_SIZE, Entry
 
 __all__ = ["Loaded", "claim", "load", "refresh"]
 
@@ -90,18 +90,17 @@ def claim(
 def refresh(env: Env, view: QueueView) -> Proto[None]:
     """List the candidates anew, from the head, with what is known of their ledgers."""
     view.paused, view.next_due, view.more_after = False, FOREVER, ""
-    before, view.candidates = view.ledgers, []
-    view.ledgers = {}
-    yield from _list_more(env, view, before)
+    view.ledgers_before, view.ledgers, view.candidates = {**view.ledgers_before, **view.ledgers}, {}, []
+    yield from _list_more(env, view)
     if view.has_lanes:
         yield from _list_lanes(view)
     view.prune_entries()
     view.listed_at = env.clock.monotonic()
 
 
-def _list_more(env: Env, view: QueueView, before: Mapping[SegmentName, KnownLedger] | None = None) -> Proto[None]:
+def _list_more(env: Env, view: QueueView) -> Proto[None]:
     """Go on with the listing until there are enough candidates that may have something to give."""
-    known = before if before is not None else view.ledgers
+    known = view.ledgers_before
     found = yield from _list_candidates(env, view, known)
     if found:
         items = yield from _list_ledgers(view, found[0], found[-1])
@@ -111,6 +110,8 @@ def _list_more(env: Env, view: QueueView, before: Mapping[SegmentName, KnownLedg
                 seen = known.get(name)
                 view.ledgers[name] = seen if seen and seen.etag == item.etag else KnownLedger(None, None, 0)
     view.candidates = sorted({*view.candidates, *found})
+    if view.more_after is None:
+        view.ledgers_before = {}
 
 
 def _list_ledgers(view: QueueView, first: SegmentName, last: SegmentName) -> Proto[dict[SegmentName, Item]]:
@@ -143,7 +144,7 @@ def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, Know
             if name is None:
                 view.paused = view.paused or item.key == keys.paused_flag
                 view.has_lanes = view.has_lanes or item.key == keys.lanes_flag
-            elif name.priority == skipped:
+            elif name.priority == skipped or item.size <= VOID_SIZE:
                 continue
             elif name.due > now:
                 view.next_due = min(view.next_due, name.due)

@@ -142,7 +142,7 @@ def _chunks(places: list[int], drafts: Sequence[Draft], most: int, most_bytes: i
 
 
 def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
-    started = env.clock.monotonic()
+    started, nonce = env.clock.monotonic(), env.ids.nonce()
     while True:
         segment_id = str(name)
         refs = [f"{segment_id}-{place}" for place in range(len(drafts))]
@@ -160,7 +160,7 @@ def _write_batch(env: Env, view: QueueView, name: SegmentName, drafts: Sequence[
             surplus = [place for place in own if entries[place] is None and drafts[place].entry.payload is None]
             yield from delete([view.keys.blob(refs[place]) for place in surplus])
         if any(entry is not None for entry in entries):
-            published = yield from publish(env, view, name, entries, started)
+            published = yield from publish(env, view, name, Segment(nonce, entries), started)
             if not published:
                 name = _renamed(env, view, name)
                 apart = [place for place, entry in enumerate(entries) if entry is not None and entry.payload is None]
@@ -196,15 +196,15 @@ def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
     )
 
 
-def publish(env: Env, view: QueueView, name: SegmentName, entries: list[Entry | None], started: float) -> Proto[bool]:
+def publish(env: Env, view: QueueView, name: SegmentName, segment: Segment, started: float) -> Proto[bool]:
     """Create the segment and, in a lane, append it. False where the name is fenced off: take another one.
 
     A segment that is not there after a doubtful write may have been written, worked off and deleted: history
     tells, because it is written before a segment is deleted. Or the write is still on its way, and must not
     arrive after a second try has been worked off: so the name is taken with a void, which one of the two wins.
     """
-    key = view.keys.segment(name)
-    body = SEGMENT.encode(Segment(env.ids.nonce(), entries))
+    key, entries = view.keys.segment(name), segment.entries
+    body = SEGMENT.encode(segment)
     give_up_late(env, started)
     answer = yield from write(env, Create(key, body), retry_absent=False)
     if isinstance(answer, Lost):

@@ -13,6 +13,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, READY, SUCCEEDED, Book, state_of
+from brigade.stores.bucket.claim import refresh
 from brigade.stores.bucket.history import SKEW, Record, ended_since
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
@@ -44,7 +45,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     for name, account in zip(used, accounts, strict=True):
         if account is not None:
             books[name] = Book(account.ledger)
-    mixed = [name for name in names if name.special and name not in books]
+    mixed = [name for name in names if (name.special or name.derived) and name not in books]
     contents = yield from side_by_side([read_segment(env, view, name) for name in mixed])
     for name, entries in zip(mixed, contents, strict=True):
         books[name] = Book.fresh(name.size, specs_of(entries)) if entries is not None else Book.fresh(0)
@@ -223,8 +224,6 @@ def _from_record(record: Record) -> MessageInfo:
 
 def peek(env: Env, view: QueueView, limit: int) -> Proto[list[MessageInfo]]:
     """The messages that a claim would get now, in order."""
-    from brigade.stores.bucket.claim import refresh
-
     yield from refresh(env, view)
     found: list[MessageInfo] = []
     now = env.now()

@@ -14,6 +14,7 @@ from brigade.blobs import Create
 from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import FailureInfo
 from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
+from brigade.stores.bucket.admin import default_policy_body
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.enqueue import give_up_late
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
@@ -167,8 +168,6 @@ def copy_state(
 
 def _ensure_queue(env: Env, target: QueueKeys) -> Proto[None]:
     """A dead-letter queue that nobody has made yet comes to be with the default policy."""
-    from brigade.stores.bucket.admin import default_policy_body
-
     found = yield from get(target.policy)
     if found is None:
-        yield Create(target.policy, default_policy_body(env))
+        yield from write(env, Create(target.policy, default_policy_body(env)))

@@ -170,5 +170,5 @@ def reread(env: Env, form: Format[T], key: str, blob: Blob | None) -> Proto[tupl
 
 def keep_copy(env: Env, key: str, blob: Blob, error: CorruptObject) -> Proto[None]:
     """Set a damaged object's bytes aside under `corrupt/`; the original is the caller's to replace or delete."""
-    yield Create(corrupt_key(key), blob.body)
+    yield from write(env, Create(corrupt_key(key), blob.body))
     env.damaged.append(error)

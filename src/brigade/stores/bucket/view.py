@@ -82,6 +82,7 @@ class QueueView:
         self.more_after: str | None = None
         self.candidates: list[SegmentName] = []
         self.ledgers: dict[SegmentName, KnownLedger] = {}
+        self.ledgers_before: dict[SegmentName, KnownLedger] = {}
         self.lanes: dict[str, KnownLane] = {}
         self.entries: dict[SegmentName, KnownEntries] = {}
         self.ended: set[SegmentName] = set()

@@ -99,8 +99,10 @@ class Lives:
         same = self.by_uid.setdefault(record.uid, [])
         if (record.queue, record.ref) in self._of:
             self._broken("resurrected", record.at, f"{life.what} came back after its segment had gone")
-        here = [other.born.ref for other in same if other.open and other.born.queue == record.queue]
-        if here and record.origin is None:
+        beside = [other for other in same if other.born.queue == record.queue]
+        here = [other.born.ref for other in beside if other.open]
+        letters = sum(other.born.origin is not None for other in beside)
+        if record.origin is None and len(here) >= max(letters, 1):
             self._broken("made twice", record.at, f"{life.what} was made while {here} was still open")
         if not record.derived and record.own_id is None and any(not other.born.derived for other in same):
             self._broken("made twice", record.at, f"{life.what}: one enqueue made two messages")
@@ -114,12 +116,11 @@ class Lives:
         same.append(life)
 
     def _own_id(self, life: Life) -> None:
-        """The user's own id has one message, unless that was purged or never placed; redriven names are derived."""
+        """The user's own id has one message, unless that was purged; redriven ones have derived names."""
         wanted = (life.born.queue, life.born.own_id, False)
         for other in self._of.values():
             born = other.born
-            over = other.state == "purged" or (other.gone and other.state in OPEN)
-            if (born.queue, born.own_id, born.derived) == wanted and not over:
+            if (born.queue, born.own_id, born.derived) == wanted and other.state != "purged":
                 self._broken("own ids", life.born.at, f"{life.what} has the id {born.own_id!r} of {born.ref}")
 
     def letters(self, uid: str, origin: str) -> list[Life]:
@@ -131,15 +132,23 @@ class Lives:
         if life is None:
             return
         life.gone = True
-        if life.state in OPEN:
-            if not life.born.lane or life.appended:
-                self._broken("G1", record.at, f"{life.what} was deleted while it was {life.state}")
+        if life.born.lane and not life.appended:
+            self._never_placed(life)
+        elif life.state in OPEN:
+            self._broken("G1", record.at, f"{life.what} was deleted while it was {life.state}")
         elif life.state != "purged" and not life.recorded:
             self._broken("history", record.at, f"{life.what} was deleted before history knew of it")
         elif life.state == "failed" and not life.parked:
             self._broken("G1", record.at, f"{life.what} was deleted before it was parked")
         elif life.state == "dead" and not self.letters(life.born.uid, life.born.queue):
             self._broken("G1", record.at, f"{life.what} was deleted before it was dead-lettered")
+
+    def _never_placed(self, life: Life) -> None:
+        """A segment that never joined its lane is as good as never written: nobody could claim from it."""
+        del self._of[life.born.queue, life.born.ref]
+        self.by_uid[life.born.uid].remove(life)
+        if not self.by_uid[life.born.uid]:
+            del self.by_uid[life.born.uid]
 
     def _appended(self, record: r.Appended, place: int) -> None:
         life = self.get(record.queue, record.ref)
