@@ -245,6 +245,7 @@ def read_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Ent
         view.forget(name)
         return None
     if found[0].void:
+        view.forget(name)
         view.ended.add(name)
         return None
     return found[0].entries

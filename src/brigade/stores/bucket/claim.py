@@ -31,7 +31,7 @@ from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_page, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
-from brigade.stores.bucket.wire import VOID_SIZE, Entry
+from brigade.stores.bucket.wire import Entry
 
 __all__ = ["Loaded", "claim", "load", "refresh"]
 
@@ -144,7 +144,7 @@ def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, Know
             if name is None:
                 view.paused = view.paused or item.key == keys.paused_flag
                 view.has_lanes = view.has_lanes or item.key == keys.lanes_flag
-            elif name.priority == skipped or item.size <= VOID_SIZE:
+            elif name.priority == skipped:
                 continue
             elif name.due > now:
                 view.next_due = min(view.next_due, name.due)
@@ -282,7 +282,7 @@ def _claim_segment(
         account = yield from after_loss(env, view, name, answer)
         if account is None:
             view.forget(name)
-            return "conflict"
+            return None
         mine = _mine(Book(account.ledger), token, rules)
         if mine is not None:
             return make_grant(view, name, mine, account.ledger.born)
