@@ -66,7 +66,7 @@ def drain(inline: Inline, world: World) -> Final:
     for queue in scenario.queues:
         inline.run(admin.resume(process.view(queue)))
     open_ones: list[str] = []
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         for queue in scenario.queues:
             inline.run(_drain_queue(process, queue))
         for queue in scenario.queues:
@@ -76,7 +76,7 @@ def drain(inline: Inline, world: World) -> Final:
         open_ones = _open(inline.storage, scenario)
         if not open_ones:
             break
-        clock.ms += 20_000
+        clock.ms += 20_000 if turn < ROUNDS // 2 else HOUR / 6
     for step in (0.0, 2 * HOUR, 2 * HOUR, 8 * 24 * HOUR, 8 * 24 * HOUR, 2 * HOUR):
         clock.ms += step
         for queue in scenario.queues:
