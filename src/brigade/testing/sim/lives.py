@@ -116,11 +116,13 @@ class Lives:
         same.append(life)
 
     def _own_id(self, life: Life) -> None:
-        """The user's own id has one message, unless that was purged; redriven ones have derived names."""
+        """The user's own id has one message until that, or what was redriven of it, is purged."""
         wanted = (life.born.queue, life.born.own_id, False)
         for other in self._of.values():
             born = other.born
-            if (born.queue, born.own_id, born.derived) == wanted and other.state != "purged":
+            if (born.queue, born.own_id, born.derived) != wanted:
+                continue
+            if not any(again.state == "purged" for again in self.by_uid[born.uid]):
                 self._broken("own ids", life.born.at, f"{life.what} has the id {born.own_id!r} of {born.ref}")
 
     def letters(self, uid: str, origin: str) -> list[Life]:
