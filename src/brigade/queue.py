@@ -29,7 +29,7 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import Settled, Store
+from brigade.stores import Outgoing, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -90,9 +90,7 @@ class AsyncQueue:
             correlation_id=correlation_id,
             content_type=content_type,
         )
-        receipts = await self._store.enqueue(self.name, [outgoing(message)])
-        self._tell_enqueued(receipts)
-        return receipts[0]
+        return (await self._enqueue([outgoing(message)]))[0]
 
     async def enqueue_many(
         self,
@@ -120,10 +118,16 @@ class AsyncQueue:
             content_type=content_type,
         )
         messages = outgoing_many(payloads, common)
-        if not messages:
-            return []
-        receipts = await self._store.enqueue(self.name, messages)
+        return await self._enqueue(messages) if messages else []
+
+    async def _enqueue(self, messages: list[Outgoing]) -> list[Receipt]:
+        with self._hub.tracer.sending(self.name, len(messages)) as carried:
+            if carried:
+                for message in messages:
+                    message.attributes = {**(message.attributes or {}), **carried}
+            receipts = await self._store.enqueue(self.name, messages)
         self._tell_enqueued(receipts)
+        self._hub.wake_twins(self.name)
         return receipts
 
     async def claim(
