@@ -23,6 +23,7 @@ _LEVELS = {
     "message-dead": logging.WARNING,
     "lease-lost": logging.WARNING,
 }
+_FIRST = ("correlation_id", "attempt", "max_attempts", "worker_id")
 _BARE = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
@@ -41,6 +42,7 @@ def logged(name: str) -> bool:
 def log_event(name: str, queue: str, message_id: str | None, fields: Mapping[str, Any]) -> None:
     """Log one event; its parts are also in `record.brigade`, as values that JSON can hold."""
     parts: dict[str, Any] = {"event": name, "queue": queue, "id": message_id}
+    parts.update((key, fields.get(key)) for key in _FIRST)
     parts.update(fields)
     parts = {key: shown(value) for key, value in parts.items() if value is not None}
     log.log(level_of(name), "%s", _Line(parts), extra={"brigade": parts})

@@ -134,7 +134,7 @@ class Events:
         if took > SLOW and not listener.complained:
             listener.complained = True
             log.warning(
-                "listener %r took %.1f s of the hub's time at %s; make it a coroutine function, or hand work to a thread",
+                "listener %r took %.1f s of the hub's time at %s; make it async, or hand its work to a thread",
                 listener,
                 took,
                 event.name,

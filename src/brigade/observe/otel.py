@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from opentelemetry.context import Context
@@ -91,6 +91,13 @@ def _current(span: Span) -> Generator[Mapping[str, Any]]:
             yield named
         except (Exception, asyncio.CancelledError) as error:
             if not isinstance(error, getattr(brigade, "Snooze", ())):
-                span.record_exception(error)
-                span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+                _record(span, error)
             raise
+
+
+def _record(span: Span, error: BaseException) -> None:
+    """Note what went wrong. An error whose text cannot be had is noted by its type."""
+    span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+    with suppress(Exception):
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
