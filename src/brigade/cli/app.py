@@ -20,6 +20,7 @@ __all__ = ["Nothing", "cli", "run"]
 OK, ERROR, USAGE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 130
 COMMANDS = {
     "demo": "brigade.cli.demo:demo",
+    "doctor": "brigade.cli.doctor:doctor",
     "enqueue": "brigade.cli.enqueue:enqueue",
     "get": "brigade.cli.look:get",
     "peek": "brigade.cli.look:peek",

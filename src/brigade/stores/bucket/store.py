@@ -76,6 +76,11 @@ class BucketStore:
         self.on_failure: Callable[[Failed], None] | None = None
 
     @property
+    def blobs(self) -> Blobs:
+        """What the bucket stands on."""
+        return self._blobs
+
+    @property
     def clock(self) -> Clock:
         return self.env.clock
 
