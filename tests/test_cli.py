@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Run:
 def test_version_and_help_name_every_command(run: Run) -> None:
     assert run("--version").stdout.decode().strip() == f"brigade {brigade.__version__}"
     overview = run("--help").stdout.decode()
-    for command in ("demo", "enqueue", "get", "peek", "queues", "stats", "sweep"):
+    for command in ("demo", "doctor", "enqueue", "get", "peek", "queues", "stats", "sweep"):
         assert f"\n  {command} " in overview
         shown = run(command, "--help").stdout.decode()
         assert "Examples:" in shown

@@ -287,21 +287,26 @@ class ShiftedBlobs(Faulty):
 
 
 @pytest.mark.parametrize(
-    "offset, blobs, verdict, said",
+    "offset, blobs, verdict",
     [
-        (400_000, Faulty, Verdict.FAIL, "400.00 s ahead"),
-        (-400_000, Faulty, Verdict.FAIL, "400.00 s behind"),
-        (10_000, Faulty, Verdict.WARN, "10.00 s ahead"),
-        (0, Faulty, Verdict.OK, "0.00 s"),
-        (400_000, ShiftedBlobs, Verdict.OK, "own clock is 400 s off, which Brigade makes up for"),
+        (400, Faulty, Verdict.FAIL),
+        (-400, Faulty, Verdict.FAIL),
+        (15, Faulty, Verdict.WARN),
+        (0, Faulty, Verdict.OK),
+        (400, ShiftedBlobs, Verdict.OK),
     ],
 )
-async def test_the_clock_is_judged(offset: int, blobs: type[Faulty], verdict: Verdict, said: str) -> None:
-    report = await examined(blobs, Bucket(SystemClock(offset)))
+async def test_the_clock_is_judged(offset: int, blobs: type[Faulty], verdict: Verdict) -> None:
+    report = await examined(blobs, Bucket(SystemClock(offset * 1000)))
     finding = found(report, "clock")
     assert finding.verdict is verdict
-    assert said in " ".join(finding.seen.replace("9.99", "10.00").replace("399.99", "400.00").split())
     assert report.safe is (verdict is not Verdict.FAIL)
+    number, _, side = finding.seen.partition(",")[0].partition(" s ")
+    if blobs is ShiftedBlobs:
+        assert "own clock is 400 s off, which Brigade makes up for" in finding.seen
+    else:
+        assert float(number) == pytest.approx(abs(offset), abs=5)
+        assert offset == 0 or side == ("ahead" if offset > 0 else "behind")
 
 
 class HashEtags(Bucket):
@@ -566,6 +571,7 @@ def test_the_command_cleans_up_when_it_is_stopped(tmp_path: Path, how: signal.Si
     end = time.monotonic() + 30
     while not list(store.glob("doctor/*/create-*")) and time.monotonic() < end:
         assert doctor.poll() is None
+        time.sleep(0.005)
     doctor.send_signal(how)
     _, errors = doctor.communicate(timeout=60)
     assert doctor.returncode == 130, errors

@@ -296,10 +296,9 @@ class AsyncQueue:
         if not acks and not events.wanted("message-retry") and not events.wanted("message-dead"):
             return
         now = self._hub.clock.now()
-        for settlement, answer in zip(settlements, answers, strict=True):
+        ends = [pair for pair in zip(settlements, answers, strict=True) if acks or type(pair[0]) is not Ack]
+        for settlement, answer in ends:
             if isinstance(answer, StaleLease) or isinstance(settlement, Extend | Release):
-                continue
-            if not acks and isinstance(settlement, Ack):
                 continue
             message = settlement.message
             common = _told_of(message)

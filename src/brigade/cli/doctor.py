@@ -38,7 +38,7 @@ def doctor(store: str | None, quick: bool, url: str, as_json: bool) -> int:
       brigade doctor --quick --json | jq .safe
     """
     place = store or url
-    report = asyncio.run(_examined(place, quick=quick, shown=not as_json))
+    report = asyncio.run(_examined(place, quick=quick))
     if as_json:
         print_json(_plain(place, report))
     else:
@@ -46,14 +46,14 @@ def doctor(store: str | None, quick: bool, url: str, as_json: bool) -> int:
     return 0 if report.safe else 1
 
 
-async def _examined(url: str, *, quick: bool, shown: bool) -> Report:
+async def _examined(url: str, *, quick: bool) -> Report:
     """Examine, with a line of progress for people. Being asked to stop cleans up first."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        if not shown or not sys.stderr.isatty():
+        if not sys.stderr.isatty():
             return await examine(connections_to(url), quick=quick)
         with console(stderr=True).status("connecting …") as status:
             return await examine(
