@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -33,6 +33,7 @@ from brigade.stores import Outgoing, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
+    from brigade.worker import Worker
 
 __all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result"]
 
@@ -53,6 +54,10 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def hub(self) -> AsyncHub:
+        return self._hub
 
     @property
     def _store(self) -> Store:
@@ -174,9 +179,10 @@ class AsyncQueue:
         return [self._bound(message) for message in await self._store.load(grants)]
 
     def _bound(self, message: Message) -> Message:
-        return message if message.body is not None else replace(message, opener=self._open)
+        return message if message.body is not None else replace(message, opener=self.reader)
 
-    def _open(self, message: Message) -> AsyncReader:
+    def reader(self, message: Message) -> AsyncReader:
+        """A payload that is stored apart, as it is read. `message.open()` is the same."""
         return AsyncReader(self._store.open_payload(message))
 
     async def ack(self, message: Message, *, result: Any = None) -> None:
@@ -264,6 +270,21 @@ class AsyncQueue:
     async def sweep(self) -> dict[str, int]:
         """Finish what crashes left. Claimers do this by themselves, now and then."""
         return await self._store.sweep(self.name)
+
+    async def clear_queue_cache(self) -> None:
+        """Forget what this process remembers of the queue. Nothing is lost: it is read again when it is needed."""
+        self._hub.processed.forget(self.name)
+        await self._store.forget(self.name)
+
+    async def start_processing(self, handler: Callable[..., Any], **options: Any) -> Worker:
+        """Run `handler` on this queue's messages from now on; the options are those of `Worker`."""
+        from brigade.worker import Worker
+
+        return await self._hub.hire(Worker(self, handler, **options))
+
+    async def stop_processing(self, grace: float | None = None) -> None:
+        """Stop what `start_processing` started: handlers that run may finish within `grace` seconds."""
+        await self._hub.dismiss(self.name, grace)
 
     def state(self, message: Message | MessageInfo) -> AsyncState:
         """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""

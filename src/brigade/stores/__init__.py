@@ -124,6 +124,10 @@ class Store(Protocol):
         """The bytes of a payload that is stored apart; CorruptObject at the end where they are not what was sent."""
         ...
 
+    async def forget(self, queue: str) -> None:
+        """Drop what this process remembers of a queue. It costs requests and nothing else."""
+        ...
+
     async def sweep(self, queue: str) -> dict[str, int]:
         """Finish what crashes left; returns what was done."""
         ...

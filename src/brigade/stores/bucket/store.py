@@ -296,6 +296,11 @@ class BucketStore:
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
 
+    async def forget(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self._finish_now(held)
+        held.view.forget_all()
+
     async def sweep(self, queue: str) -> dict[str, int]:
         held = await self._queue(queue)
         await self._finish_now(held)
