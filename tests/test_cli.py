@@ -94,7 +94,7 @@ def test_enqueue_streams_large_input_and_files(run: Run, tmp_path: Path) -> None
 
 def test_enqueue_reads_json_lines(run: Run) -> None:
     lines = b"".join(b'{"n": %d}\n' % n for n in range(2500)) + b"\n" + b"null\n"
-    assert run("enqueue", "orders", "--lines", stdin=lines).stdout == b"2501 messages enqueued\n"
+    assert run("enqueue", "orders", "--lines", stdin=lines).stdout == b"2,501 messages enqueued\n"
     assert json.loads(run("stats", "orders", "--json").stdout)["orders"]["ready"] == 2501
     first = json.loads(run("peek", "orders", "--limit", "1", "--json").stdout)[0]
     assert first["data"] == {"n": 0}

@@ -17,7 +17,7 @@ from brigade._version import __version__
 from brigade.cli.text import visible
 from brigade.errors import BrigadeError, ConfigError, MessageNotFound, QueueNotFound, QueuePaused, StaleLease
 
-__all__ = ["COMMANDS", "Nothing", "Terminated", "cli", "run"]
+__all__ = ["COMMANDS", "Nothing", "Terminated", "cli", "explained", "run"]
 
 OK, ERROR, USAGE, NOTHING, STALE, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 COMMANDS = {
@@ -47,6 +47,9 @@ class Nothing(Exception):
 
 class Terminated(Exception):
     """Somebody sent SIGTERM. The command ends with exit code 143."""
+
+    def __str__(self) -> str:
+        return "terminated"
 
 
 class LazyGroup(click.Group):
@@ -87,32 +90,55 @@ def run() -> NoReturn:
     try:
         answer = cli.main(prog_name="brigade", standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(answer if isinstance(answer, int) else OK)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", INTERRUPTED)
-    except Terminated:
-        _fail("terminated", TERMINATED)
-    except BrokenPipeError:
-        _drop_output()
-        sys.exit(ERROR)
-    except (Nothing, BrigadeError, OSError) as error:
-        _fail(*_explained(error))
+    except Exception as error:
+        _end(error)
+    except KeyboardInterrupt as error:
+        _end(error)
+    sys.exit(answer if isinstance(answer, int) else OK)
 
 
-def _explained(error: Exception) -> tuple[str, int]:
-    """What to say of an error, in the words of the command line, and the exit code."""
+def _end(error: BaseException) -> NoReturn:
+    """Say what went wrong in one line. An error that nobody foresaw keeps its traceback."""
+    said = explained(error)
+    if said is None:
+        raise error
+    reason, code = said
+    _drop_output()
+    if reason:
+        print(f"brigade: {visible(reason)}", file=sys.stderr)
+    sys.exit(code)
+
+
+def explained(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, in the words of the command line, and the exit code; None for a bug."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _usage(error), error.exit_code
     if isinstance(error, QueueNotFound):
         return f"{_head(error)}; `brigade queue create` makes it, `brigade queues` lists those that exist", NOTHING
     if isinstance(error, QueuePaused):
         return f"{_head(error)}; `brigade queue resume` hands messages out again", ERROR
-    if isinstance(error, StaleLease):
-        return str(error), STALE
-    if isinstance(error, Nothing | MessageNotFound):
-        return str(error), NOTHING
-    return str(error), USAGE if isinstance(error, ConfigError) else ERROR
+    if isinstance(error, BrokenPipeError):
+        return "", ERROR
+    if isinstance(error, OSError):
+        return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part), ERROR
+    codes = {Terminated: TERMINATED, StaleLease: STALE, Nothing: NOTHING, MessageNotFound: NOTHING, ConfigError: USAGE}
+    for kind, code in codes.items():
+        if isinstance(error, kind):
+            return str(error), code
+    return (str(error), ERROR) if isinstance(error, BrigadeError) else None
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's message, and where to read on. A group without a command shows its help."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return ""
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{text}; see `{error.ctx.command_path} --help`"
+    return text
 
 
 def _head(error: Exception) -> str:
@@ -125,9 +151,3 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(reason: str, code: int) -> NoReturn:
-    _drop_output()
-    print(f"brigade: {visible(reason)}", file=sys.stderr)
-    sys.exit(code)

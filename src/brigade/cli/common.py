@@ -30,6 +30,7 @@ __all__ = [
     "confirm",
     "connected",
     "console",
+    "counted",
     "json_option",
     "print_json",
     "queue_argument",
@@ -136,6 +137,11 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(visible(text), err=err)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
@@ -147,9 +153,10 @@ def table(*columns: str, numbers: bool = False) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if len(columns) > 8 else (0, 1))
     for place, name in enumerate(columns):
-        made.add_column(name, justify="right" if numbers and place else "left", overflow="fold")
+        number = numbers and place > 0
+        made.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return made
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,11 +17,11 @@ import msgspec
 
 import brigade
 from brigade.checks import seconds
-from brigade.cli.app import Nothing, Terminated
+from brigade.cli.app import Nothing, Terminated, explained
 from brigade.cli.common import absolute, check_place, json_option, queue_argument, url_option, when
 from brigade.cli.lease import PAYLOAD_FILE, PREFIX, STATE_FILE, TEMP_PREFIX, remove_private, shell, variables
 from brigade.cli.text import ascii_json
-from brigade.errors import BrigadeError
+from brigade.errors import BrigadeError, CorruptObject
 from brigade.model import Message
 from brigade.policy import MAX_SECONDS
 from brigade.queue import AsyncQueue
@@ -58,7 +58,8 @@ def dequeue(
 
     The exports are BRIGADE_QUEUE_* and BRIGADE_URL: `ack`, `nack`, `extend`, `release` and `state` find the message
     by them. Every value is quoted, whatever the message holds. Waits until there is a message; with --block and
-    none by then, ends with 3. When interrupted, or if the payload can't be written, the message is given back.
+    none by then, ends with 3. When interrupted, or if the payload can't be written, the message is given back. Then
+    the only export is `(exit N)`, so that `eval` fails too.
 
     Without --payload-out the payload is in a private file, which `ack`, `nack` and `release` remove. With
     --payload-out - standard output is the payload and nothing else; the exports go to standard error.
@@ -72,16 +73,14 @@ def dequeue(
     wait = MAX_SECONDS if block is None else seconds(block, "--block")
     if payload_out not in (None, "-"):
         _check_target(Path(payload_out))
-    brigade.Hub(url)
-    check_place(url)
-    asyncio.run(
-        _dequeue(
-            url,
-            queue,
-            lambda target: target.claim(wait=wait, owner=owner, visibility=visibility),
-            _Delivery(url, payload_out, stateful=stateful, as_json=as_json),
-        )
-    )
+    delivery = _Delivery(url, payload_out, stateful=stateful, as_json=as_json)
+    try:
+        brigade.Hub(url)
+        check_place(url)
+        asyncio.run(_dequeue(url, queue, {"wait": wait, "owner": owner, "visibility": visibility}, delivery))
+    except BaseException as error:
+        delivery.tell_failure(error)
+        raise
 
 
 def _check_target(path: Path) -> None:
@@ -92,20 +91,31 @@ def _check_target(path: Path) -> None:
         raise click.UsageError(f"--payload-out: there is no directory {path.absolute().parent}; make it first")
 
 
-async def _dequeue(url: str, name: str, claim: Callable[[AsyncQueue], Any], delivery: _Delivery) -> None:
+async def _dequeue(url: str, name: str, options: dict[str, Any], delivery: _Delivery) -> None:
     """From the claim on, every way out but a complete delivery gives the message back."""
     async with _ends_by_sigterm(), brigade.connect_async(url) as hub:
         queue = await hub.queue(name, create=False)
-        messages: list[Message] = await claim(queue)
+        messages = await queue.claim(**options)
         if not messages:
             raise Nothing(f"queue {name!r} has nothing to hand out now")
         try:
             await delivery.deliver(queue, messages[0])
-        except BaseException:
+        except BaseException as error:
             delivery.undo()
-            with contextlib.suppress(BrigadeError):
-                await asyncio.shield(queue.release(messages[0]))
+            await asyncio.shield(_give_back(queue, messages[0], error))
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+                raise click.ClickException(f"what was claimed can't be written ({why}); it was given back") from None
             raise
+
+
+async def _give_back(queue: AsyncQueue, message: Message, error: BaseException) -> None:
+    """A damaged payload is the message's fault and counts as an attempt; everything else does not."""
+    with contextlib.suppress(BrigadeError):
+        if isinstance(error, CorruptObject):
+            await queue.nack(message, error=error)
+        else:
+            await queue.release(message)
 
 
 @contextlib.asynccontextmanager
@@ -165,6 +175,13 @@ class _Delivery:
             text = shell(values, terminal=stream.isatty())
         stream.buffer.write(text.encode())
         stream.flush()
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Make `eval` fail as this command does: an empty word would let it go on with the last message."""
+        said = explained(error)
+        if said and not self._as_json and self._out != "-" and not sys.stdout.isatty():
+            with contextlib.suppress(OSError):
+                print(f"(exit {said[1]})", flush=True)
 
     def undo(self) -> None:
         """Remove what was written."""

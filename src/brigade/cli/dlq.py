@@ -14,6 +14,7 @@ from brigade.cli.common import (
     confirm,
     connected,
     console,
+    counted,
     json_option,
     print_json,
     queue_argument,
@@ -165,7 +166,7 @@ def redrive(queue: str, ids: tuple[str, ...], limit: int | None, url: str, as_js
     if as_json:
         print_json({"queue": queue, "redriven": done})
     elif done:
-        say(f"{done:,} messages brought back")
+        say(f"{counted(done, 'message')} brought back")
     if not done:
         raise Nothing(f"queue {queue!r} has no such failures" if wanted else f"queue {queue!r} has no failures")
     if wanted and most is not None and done < min(len(wanted), most):
@@ -223,9 +224,9 @@ def purge(queue: str, yes: bool, url: str, as_json: bool) -> None:
     with connected(url) as hub:
         failures = Failures(hub, queue)
         if not yes:
-            confirm(f"Drop {len(failures.find()):,} failures of queue {queue} for good?", yes=yes)
+            confirm(f"Drop {counted(len(failures.find()), 'failure')} of queue {queue} for good?", yes=yes)
         dropped = failures.purge()
     if as_json:
         print_json({"queue": queue, "purged": dropped})
     else:
-        say(f"{dropped:,} failures dropped")
+        say(f"{counted(dropped, 'failure')} dropped")

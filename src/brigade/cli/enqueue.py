@@ -15,6 +15,7 @@ import msgspec
 
 from brigade.cli.common import connected, json_option, print_json, queue_argument, say, url_option
 from brigade.cli.lines import enqueue_lines
+from brigade.cli.text import visible
 from brigade.model import JSON_TYPE, TEXT_TYPE
 
 __all__ = ["enqueue"]
@@ -98,7 +99,7 @@ def enqueue(
         return
     for receipt in receipts:
         # A pipe gets the id as it is, to go on with; a terminal gets it so that it does no harm.
-        say(receipt.id) if sys.stdout.isatty() else click.echo(receipt.id)
+        print(visible(receipt.id) if sys.stdout.isatty() else receipt.id)
         if receipt.duplicate:
             say(f"brigade: {receipt.id} had been enqueued before; it was not added again", err=True)
 

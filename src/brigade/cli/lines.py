@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 import click
 import msgspec
 
-from brigade.cli.common import console
+from brigade.cli.common import console, counted
 from brigade.errors import ConfigError
 from brigade.payload import NewMessage, outgoing
 from brigade.sync import Queue
@@ -31,8 +31,8 @@ class Done(msgspec.Struct):
     duplicates: int = 0
 
     def told(self) -> str:
-        again = f"; {self.duplicates} had been enqueued before and were not added again" if self.duplicates else ""
-        return f"{self.added} messages enqueued{again}"
+        again = f"; {self.duplicates:,} more had been enqueued before" if self.duplicates else ""
+        return f"{counted(self.added, 'message')} enqueued{again}"
 
 
 def enqueue_lines(queue: Queue, source: IO[bytes], options: dict[str, Any], *, fields: bool) -> Done:
@@ -90,7 +90,9 @@ def _blame(values: list[Any], numbers: list[int], done: Done, options: dict[str,
 
 def _refused(number: int, what: str, done: Done) -> click.ClickException:
     before = done.added + done.duplicates
-    return click.ClickException(f"line {number} {what}; {before} messages before it were enqueued, this batch was not")
+    return click.ClickException(
+        f"line {number} {what}; of the lines before it {before:,} were enqueued, the last batch was not"
+    )
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from brigade.cli.common import (
     confirm,
     connected,
     console,
+    counted,
     json_option,
     print_json,
     queue_argument,
@@ -146,9 +147,11 @@ def purge(name: str, yes: bool, url: str, as_json: bool) -> None:
         if not yes:
             stats = target.stats()
             count = stats.ready + stats.delayed + stats.failed
-            confirm(f"Drop {count:,} messages of queue {name}, of which {stats.failed:,} have failed?", yes=yes)
+            confirm(
+                f"Drop {counted(count, 'message')} of queue {name}, of which {stats.failed:,} have failed?", yes=yes
+            )
         dropped = target.purge()
-    _tell(name, "purged", dropped, f"{dropped:,} messages dropped", as_json=as_json)
+    _tell(name, "purged", dropped, f"{counted(dropped, 'message')} dropped", as_json=as_json)
 
 
 @queue.command(short_help="Remove a queue and all in it.")

@@ -31,6 +31,7 @@ COUNTS = {
     "failed": "failed",
     "dead_lettered": "dead",
 }
+SHORT = ("ready", "delayed", "flight", "done", "failed", "dead")
 EVERY = 2.0
 RELIST = 15.0
 NUMBER = re.compile(r"[0-9.]+")
@@ -80,7 +81,8 @@ def stats(names: tuple[str, ...], watch: float | None, url: str, as_json: bool) 
 
 
 def _table(found: dict[str, Stats], rates: dict[str, Rates] | None = None) -> Table:
-    shown = table("queue", *COUNTS.values(), "oldest", *(("in/s", "done/s") if rates is not None else ()), numbers=True)
+    heads = [*COUNTS.values(), "oldest"] if rates is None else [*SHORT, "oldest", "in/s", "done/s"]
+    shown = table("queue", *heads, numbers=True)
     for name, counts in found.items():
         values = msgspec.structs.asdict(counts)
         label = f"{name} (paused)" if counts.paused else name
