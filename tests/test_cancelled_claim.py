@@ -32,3 +32,16 @@ async def test_a_claim_cancelled_while_it_reads_gives_back_what_it_won(monkeypat
         assert claiming.cancelled()
         (message,) = await queue.claim(wait=60)
         assert message.attempt == 1
+
+
+async def test_a_claim_cancelled_in_the_moment_it_is_woken_ends() -> None:
+    async with brigade.connect_async("memory://") as hub:
+        queue = await hub.queue("tasks")
+        waiting = asyncio.ensure_future(queue.claim(wait=600))
+        held = hub.store._queues["tasks"]
+        while not held.waiting:
+            await asyncio.sleep(0)
+        held.woken.set()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,7 +102,7 @@ async def _dequeue(url: str, name: str, options: dict[str, Any], delivery: _Deli
             await delivery.deliver(queue, messages[0])
         except BaseException as error:
             delivery.undo()
-            await asyncio.shield(_give_back(queue, messages[0], error))
+            await _see_through(_give_back(queue, messages[0], error))
             if isinstance(error, OSError):
                 why = error.strerror or str(error)
                 raise click.ClickException(f"what was claimed can't be written ({why}); it was given back") from None
@@ -116,6 +116,14 @@ async def _give_back(queue: AsyncQueue, message: Message, error: BaseException) 
             await queue.nack(message, error=error)
         else:
             await queue.release(message)
+
+
+async def _see_through(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for work to end, however often this is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
 
 
 @contextlib.asynccontextmanager

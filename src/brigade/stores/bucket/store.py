@@ -166,7 +166,8 @@ class BucketStore:
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1
         try:
-            await asyncio.wait_for(held.woken.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await held.woken.wait()
             held.idle_polls = 0
         except TimeoutError:
             pass
