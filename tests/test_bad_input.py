@@ -61,7 +61,7 @@ def test_a_bad_option_is_refused(tmp_path: Path, options: dict[str, Any], said: 
     "value,kept", [("on", True), ("0", False), (True, True), (False, False), ("Yes", True), ("off", False)]
 )
 def test_switches_are_written_in_many_ways(tmp_path: Path, value: Any, kept: bool) -> None:
-    from brigade.hub import parse_url
+    from brigade.stores.opening import parse_url
 
     assert parse_url(f"file://{tmp_path}", {"fsync": value})[2] == {"fsync": kept}
     assert parse_url(f"file://{tmp_path}?fsync={value}", {})[2] == {"fsync": kept}

@@ -91,7 +91,6 @@ class World:
     def hub(self, blobs: MemoryBlobs | None = None) -> AsyncHub:
         self._seed += 1
         hub = AsyncHub("memory://")
-        hub.clock = self.clock
         hub.owner = "cleaner" if blobs is None else "mortal"
         hub._store = BucketStore(blobs or MemoryBlobs(bucket=self.bucket), clock=self.clock, ids=Ids(self._seed))
         return hub

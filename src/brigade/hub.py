@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Self
 
-from brigade.blobs import Blobs
-from brigade.clock import Clock, SystemClock
+from brigade.clock import Clock
 from brigade.errors import ConfigError
 from brigade.events import Event, Events
 from brigade.ids import Ids
 from brigade.names import check_queue_name
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
+from brigade.recent import Recent
 from brigade.stores import Failed, Store
+from brigade.stores.opening import open_store, parse_url
+from brigade.tracing import NO_TRACER, Tracer
 
-__all__ = ["AsyncHub", "connect_async", "open_store"]
+if TYPE_CHECKING:
+    from brigade.worker import Worker
 
-_LATER = {"s3", "az", "gs", "postgresql", "http", "https"}
+__all__ = ["AsyncHub", "connect_async"]
 
 
 class AsyncHub:
     """A connection to a store. Use it as `async with brigade.connect_async(url) as hub`."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self._url = url
+        parse_url(url, options)
+        ids = Ids()
+        self._url = f"memory://~{ids.bits(64):x}" if url == "memory://" else url
         self._options = options
         self._store: Store | None = None
-        self._counted: dict[str, int] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._counted: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._twins: list[AsyncHub] = []
+        self._twin_of: AsyncHub | None = None
         self.events = Events()
-        self.clock: Clock = SystemClock()
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{Ids().bits(24):06x}"
-        parse_url(url, options)
+        self.tracer: Tracer = NO_TRACER
+        self.processed = Recent()
+        self._workers: dict[str, list[Worker]] = {}
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{ids.bits(24):06x}"
 
     @property
     def store(self) -> Store:
@@ -45,11 +55,46 @@ class AsyncHub:
             raise ConfigError("the hub is not open; use it as: async with brigade.connect_async(url) as hub")
         return self._store
 
+    @property
+    def clock(self) -> Clock:
+        """The store's clock."""
+        return self.store.clock
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the hub lives on."""
+        if self._loop is None or self._store is None:
+            raise ConfigError("the hub is not open; open it before its queues are used")
+        return self._loop
+
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The store's URL and options: what another process needs to connect to the same store."""
+        return self._url, dict(self._options)
+
     async def open(self) -> Self:
         if self._store is None:
-            self._store = open_store(self._url, self._options)
-            self._store.on_failure = self._tell_failure
+            store = open_store(self._url, self._options)
+            store.on_failure = self._tell_failure
+            await store.open()
+            self._store, self._loop = store, asyncio.get_running_loop()
         return self
+
+    def twin(self) -> AsyncHub:
+        """Another hub on the same store, not yet open, for another event loop. Its requests count as this one's."""
+        twin = AsyncHub(self._url, **self._options)
+        twin.tracer, twin.processed = self.tracer, self.processed
+        twin._twin_of = self
+        self._twins.append(twin)
+        return twin
+
+    def wake_twins(self, queue: str) -> None:
+        """There is something new in a queue: claims that wait in this hub's twins look at once."""
+        for twin in self._twins:
+            loop, store = twin._loop, twin._store
+            if loop is not None and store is not None:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(store.wake, queue)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -85,12 +130,29 @@ class AsyncHub:
 
     def requests(self) -> dict[str, int]:
         """How many storage operations of each kind this hub has made; after it is closed, in all."""
-        return dict(self._counted) if self._store is None else self._store.requests()
+        counted = Counter(self._counted)
+        if self._store is not None:
+            counted.update(self._store.requests())
+        for twin in self._twins:
+            counted.update(twin.requests())
+        return dict(counted)
 
     def _tell_failure(self, failed: Failed) -> None:
-        common = {"attempt": failed.attempts}
+        common = {"attempt": failed.attempts, "correlation_id": failed.correlation_id}
         self.events.emit("message-dead", failed.queue, failed.id, error=failed.error, **common)
         self.events.emit("message-outcome", failed.queue, failed.id, status=failed.status, **common)
+
+    async def hire(self, worker: Worker) -> Worker:
+        """Start a worker that ends with this hub."""
+        await worker.__aenter__()
+        for name in worker.queues:
+            self._workers.setdefault(name, []).append(worker)
+        return worker
+
+    async def dismiss(self, queue: str, grace: float | None = None) -> None:
+        """Stop the workers of a queue that this hub has hired."""
+        for worker in self._workers.pop(queue, []):
+            await worker.drain(grace)
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """See work through that its caller no longer waits for."""
@@ -104,78 +166,23 @@ class AsyncHub:
             task.exception()
 
     async def close(self) -> None:
-        """Finish what is under way, then let go of the store."""
+        """Stop the workers that were hired, finish what is under way, then let go of the store."""
+        for queue in list(self._workers):
+            await self.dismiss(queue)
         if self._store is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             store, self._store = self._store, None
             await store.close()
-            self._counted = store.requests()
+            self._counted.update(store.requests())
+        if self._twin_of is not None:
+            self._twin_of._absorb(self)
+
+    def _absorb(self, twin: AsyncHub) -> None:
+        if twin in self._twins:
+            self._twins.remove(twin)
+            self._counted.update(twin.requests())
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:
     """A hub for async programs: `memory://name` or `file://path`. Options may also stand in the URL's query."""
     return AsyncHub(url, **options)
-
-
-def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Scheme, place and options of a store's URL; a bad one is a ConfigError that says what to write."""
-    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"the store's URL must be a string, not {type(url).__name__}")
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        raise ConfigError(f"{url!r} is not a store's URL; write memory://name or file://path")
-    if scheme in _LATER:
-        raise ConfigError(f"{scheme}:// is not supported by this version; use memory:// or file://")
-    if scheme not in ("memory", "file"):
-        raise ConfigError(f"{scheme}:// is not a kind of store; use memory:// or file://")
-    query = urlsplit(url).query
-    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
-    known = {"memory": set[str](), "file": {"fsync", "watch"}}[scheme]
-    for name, value in given.items():
-        if name not in known:
-            raise ConfigError(
-                f"{scheme}:// has no option {name!r}" + (f"; it has {', '.join(sorted(known))}" if known else "")
-            )
-        given[name] = _switch(name, value)
-    place = unquote(rest.partition("?")[0])
-    if "\0" in place:
-        raise ConfigError("the store's URL has a NUL character in it; take it out")
-    return scheme, place, given
-
-
-def _switch(name: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    answer = known.get(str(value).lower())
-    if answer is None:
-        raise ConfigError(f"option {name!r} is {value!r}; use true or false")
-    return answer
-
-
-def open_store(url: str, options: dict[str, Any]) -> Store:
-    """The store behind a URL."""
-    from brigade.stores.bucket.store import BucketStore
-
-    scheme, place, given = parse_url(url, options)
-    blobs: Blobs
-    if scheme == "memory":
-        from brigade.blobs.memory import MemoryBlobs
-
-        blobs = MemoryBlobs(place)
-    else:
-        from brigade.blobs.disk import DiskBlobs
-
-        if not place:
-            raise ConfigError("file:// needs a directory: write file://./jobs or file:///var/lib/jobs")
-        blobs = DiskBlobs(place, **given)
-    return BucketStore(blobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -29,10 +29,11 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import Settled, Store
+from brigade.stores import Outgoing, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
+    from brigade.worker import Worker
 
 __all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result"]
 
@@ -53,6 +54,10 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def hub(self) -> AsyncHub:
+        return self._hub
 
     @property
     def _store(self) -> Store:
@@ -90,9 +95,7 @@ class AsyncQueue:
             correlation_id=correlation_id,
             content_type=content_type,
         )
-        receipts = await self._store.enqueue(self.name, [outgoing(message)])
-        self._tell_enqueued(receipts)
-        return receipts[0]
+        return (await self._enqueue([outgoing(message)]))[0]
 
     async def enqueue_many(
         self,
@@ -120,10 +123,16 @@ class AsyncQueue:
             content_type=content_type,
         )
         messages = outgoing_many(payloads, common)
-        if not messages:
-            return []
-        receipts = await self._store.enqueue(self.name, messages)
+        return await self._enqueue(messages) if messages else []
+
+    async def _enqueue(self, messages: list[Outgoing]) -> list[Receipt]:
+        with self._hub.tracer.sending(self.name, len(messages)) as carried:
+            if carried:
+                for message in messages:
+                    message.attributes = {**(message.attributes or {}), **carried}
+            receipts = await self._store.enqueue(self.name, messages)
         self._tell_enqueued(receipts)
+        self._hub.wake_twins(self.name)
         return receipts
 
     async def claim(
@@ -169,9 +178,10 @@ class AsyncQueue:
         await self._store.settle(self.name, [Release(message) for message in messages])
 
     def _bound(self, message: Message) -> Message:
-        return message if message.body is not None else replace(message, opener=self._open)
+        return message if message.body is not None else replace(message, opener=self.reader)
 
-    def _open(self, message: Message) -> AsyncReader:
+    def reader(self, message: Message) -> AsyncReader:
+        """A payload that is stored apart, as it is read. `message.open()` is the same."""
         return AsyncReader(self._store.open_payload(message))
 
     async def ack(self, message: Message, *, result: Any = None) -> None:
@@ -259,6 +269,21 @@ class AsyncQueue:
     async def sweep(self) -> dict[str, int]:
         """Finish what crashes left. Claimers do this by themselves, now and then."""
         return await self._store.sweep(self.name)
+
+    async def clear_queue_cache(self) -> None:
+        """Forget what this process remembers of the queue. Nothing is lost: it is read again when it is needed."""
+        self._hub.processed.forget(self.name)
+        await self._store.forget(self.name)
+
+    async def start_processing(self, handler: Callable[..., Any], **options: Any) -> Worker:
+        """Run `handler` on this queue's messages from now on; the options are those of `Worker`."""
+        from brigade.worker import Worker
+
+        return await self._hub.hire(Worker(self, handler, **options))
+
+    async def stop_processing(self, grace: float | None = None) -> None:
+        """Stop what `start_processing` started: handlers that run may finish within `grace` seconds."""
+        await self._hub.dismiss(self.name, grace)
 
     def state(self, message: Message | MessageInfo, *, etag: str | None = None) -> AsyncState:
         """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap.

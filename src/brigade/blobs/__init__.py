@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from brigade.clock import Clock
+
 __all__ = [
     "CONFLICT",
     "UNKNOWN",
@@ -148,6 +150,10 @@ class Blobs(Protocol):
 
     immediate: bool
     """Whether `try_now` answers every operation, so that running things side by side gains nothing."""
+
+    async def open(self, clock: Clock) -> None:
+        """Connect, and set the clock's offset where the store keeps a time of its own."""
+        ...
 
     async def perform(self, op: Op) -> object:
         """Do one operation. Raises StoreUnavailable or PermissionDenied where the store doesn't answer."""

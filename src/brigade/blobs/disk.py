@@ -25,7 +25,7 @@ from typing import Any
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
 from brigade.blobs.watch import DirectoryWatch, is_network_filesystem
-from brigade.clock import wall_ns
+from brigade.clock import Clock, wall_ns
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
 
 __all__ = ["DiskBlobs"]
@@ -60,6 +60,9 @@ class DiskBlobs:
         self._watch = DirectoryWatch(self._root) if watch and not network else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="brigade-disk")
         self._sweep_temporary()
+
+    async def open(self, clock: Clock) -> None:
+        """The directory is there since this object was made; this machine's clock is the store's."""
 
     def try_now(self, op: Op) -> object:
         if self._local and isinstance(op, Get):

@@ -7,18 +7,22 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
 from brigade.clock import Clock, SystemClock
 from brigade.errors import MessageNotFound
 
-__all__ = ["Bucket", "MemoryBlobs"]
+__all__ = ["PRIVATE", "Bucket", "MemoryBlobs"]
+
+PRIVATE = "~"
 
 
 class Bucket:
     """The shared contents: objects, their keys in order, and who watches. Every method is atomic."""
 
     _named: ClassVar[dict[str, Bucket]] = {}
+    _private: ClassVar[WeakValueDictionary[str, Bucket]] = WeakValueDictionary()
     _naming = threading.Lock()
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -32,11 +36,13 @@ class Bucket:
 
     @classmethod
     def named(cls, name: str) -> Bucket:
-        """The bucket of that name in this process; a nameless one is private."""
-        if not name:
-            return cls()
+        """The bucket of that name in this process. One whose name starts with `~` lives as long as it is used."""
         with cls._naming:
-            return cls._named.setdefault(name, cls())
+            known = cls._private if name.startswith(PRIVATE) else cls._named
+            found = known.get(name)
+            if found is None:
+                found = known[name] = cls()
+            return found
 
     def apply(self, op: Op) -> object:
         """Perform one operation."""
@@ -127,8 +133,11 @@ class MemoryBlobs:
     poll_interval = 6.0
 
     def __init__(self, name: str = "", *, bucket: Bucket | None = None) -> None:
-        self._bucket = bucket or Bucket.named(name)
+        self._bucket = bucket or (Bucket.named(name) if name else Bucket())
         self._counts: Counter[str] = Counter()
+
+    async def open(self, clock: Clock) -> None:
+        """Nothing to connect to."""
 
     def try_now(self, op: Op) -> object:
         self._counts[type(op).__name__.lower()] += 1

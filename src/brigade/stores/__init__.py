@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from brigade.clock import Clock
 from brigade.errors import StaleLease
 from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
@@ -39,6 +40,7 @@ class Failed(msgspec.Struct, frozen=True):
     status: str
     error: str
     attempts: int
+    correlation_id: str | None = None
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -54,8 +56,15 @@ class Settled(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Queues of messages with exclusive leases. Every method obeys `brigade.machine` and the guarantees in the docs."""
 
+    clock: Clock
+    """The store's time."""
+
     on_failure: Callable[[Failed], None] | None
     """Called for each message that a claim or a sweep of this process ended."""
+
+    async def open(self) -> None:
+        """Connect. Raises what keeps the store from being used: StoreUnavailable, PermissionDenied, ConfigError."""
+        ...
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         """The queue's policy, after creating the queue if need be. A policy that differs is a ConfigError."""
@@ -77,6 +86,10 @@ class Store(Protocol):
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Return when there may be something to claim, at the latest after `seconds`."""
+        ...
+
+    def wake(self, queue: str) -> None:
+        """Have waiting claims of this process look at once: somebody knows of something new."""
         ...
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
@@ -111,6 +124,10 @@ class Store(Protocol):
 
     def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         """The bytes of a payload that is stored apart; CorruptObject at the end where they are not what was sent."""
+        ...
+
+    async def forget(self, queue: str) -> None:
+        """Drop what this process remembers of a queue. It costs requests and nothing else."""
         ...
 
     async def sweep(self, queue: str) -> dict[str, int]:

@@ -75,6 +75,17 @@ class BucketStore:
         self._closed = False
         self.on_failure: Callable[[Failed], None] | None = None
 
+    @property
+    def clock(self) -> Clock:
+        return self.env.clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        self.env.clock = clock
+
+    async def open(self) -> None:
+        await self._blobs.open(self.env.clock)
+
     async def run(self, proto: Proto[T]) -> T:
         """Carry out a protocol function, and say what it found damaged."""
         try:
@@ -92,10 +103,16 @@ class BucketStore:
             found = parse_message_ref(one.ref)
             known = held.view.entries.get(found[0]) if found else None
             entry = known.entries[found[1]] if found and known else None
-            own_id = entry.own_id if entry else None
-            status = "failed" if one.dead_letter_queue is None else "dead-lettered"
+            own_id, correlation = (entry.own_id, entry.correlation) if entry else (None, None)
             self.on_failure(
-                Failed(held.view.keys.queue, own_id or one.ref, status, one.error or one.reason, one.attempts)
+                Failed(
+                    queue=held.view.keys.queue,
+                    id=own_id or one.ref,
+                    status="failed" if one.dead_letter_queue is None else "dead-lettered",
+                    error=one.error or one.reason,
+                    attempts=one.attempts,
+                    correlation_id=correlation or own_id or one.ref,
+                )
             )
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
@@ -173,6 +190,13 @@ class BucketStore:
             pass
         finally:
             held.waiting -= 1
+
+    def wake(self, queue: str) -> None:
+        """Where the store itself tells of new segments there is nothing to add."""
+        held = self._queues.get(queue)
+        if held is not None and not held.watch(self._blobs):
+            held.view.stale()
+            held.wake()
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
         held = await self._queue(queue)
@@ -272,6 +296,11 @@ class BucketStore:
         if size != message.size or (message.checksum is not None and checksum != message.checksum):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
+
+    async def forget(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self._finish_now(held)
+        held.view.forget_all()
 
     async def sweep(self, queue: str) -> dict[str, int]:
         held = await self._queue(queue)

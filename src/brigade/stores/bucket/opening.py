@@ -1,0 +1,24 @@
+"""Bucket stores from URLs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brigade.errors import ConfigError
+from brigade.stores.bucket.store import BucketStore
+
+__all__ = ["open_file", "open_memory"]
+
+
+def open_memory(_scheme: str, place: str, _options: dict[str, Any]) -> BucketStore:
+    from brigade.blobs.memory import MemoryBlobs
+
+    return BucketStore(MemoryBlobs(place))
+
+
+def open_file(_scheme: str, place: str, options: dict[str, Any]) -> BucketStore:
+    from brigade.blobs.disk import DiskBlobs
+
+    if not place:
+        raise ConfigError("file:// needs a directory: write file://./jobs or file:///var/lib/jobs")
+    return BucketStore(DiskBlobs(place, **options))
