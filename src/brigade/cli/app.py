@@ -37,6 +37,7 @@ COMMANDS = {
     "state": "brigade.cli.state:state",
     "stats": "brigade.cli.stats:stats",
     "sweep": "brigade.cli.queues:sweep",
+    "work": "brigade.cli.work:work",
 }
 """A command and where it lives. A new group of commands is a new module and a line here for each."""
 
