@@ -292,9 +292,9 @@ class Queue:
         """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
         return self._hub.call(self._async.redrive(ids, limit=limit))
 
-    def purge(self) -> int:
-        """Drop every message that is not in flight, and every parked failure; returns how many."""
-        return self._hub.call(self._async.purge())
+    def purge(self, *, failed_only: bool = False) -> int:
+        """Drop every message that is not in flight, and every parked failure, or only those; returns how many."""
+        return self._hub.call(self._async.purge(failed_only=failed_only))
 
     def pause(self) -> None:
         """Hand nothing out until `resume`. What is in flight may still be settled."""
@@ -326,9 +326,12 @@ class Queue:
         """Stop what `start_processing` started: handlers that run may finish within `grace` seconds."""
         self._hub.call(self._async.hub.dismiss(self.name, grace))
 
-    def state(self, message: Message | MessageInfo) -> MessageState:
-        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""
-        return MessageState(self._hub, self._async.state(message))
+    def state(self, message: Message | MessageInfo, *, etag: str | None = None) -> MessageState:
+        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap.
+
+        `etag` is what another handle had when it loaded or saved: this one goes on from there.
+        """
+        return MessageState(self._hub, self._async.state(message, etag=etag))
 
 
 class MessageState:
@@ -337,6 +340,11 @@ class MessageState:
     def __init__(self, hub: Hub, state: AsyncState) -> None:
         self._hub = hub
         self._async = state
+
+    @property
+    def etag(self) -> str | None:
+        """Stands for the value that was last loaded or saved here; None: there was none."""
+        return self._async.etag
 
     def load(self, default: Any = None) -> Any:
         """The value last saved, or `default`."""

@@ -183,7 +183,8 @@ class BucketStore:
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1
         try:
-            await asyncio.wait_for(held.woken.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await held.woken.wait()
             held.idle_polls = 0
         except TimeoutError:
             pass
@@ -210,7 +211,7 @@ class BucketStore:
             if group is None:
                 name = await self._segment_of(held, message)
                 group = None if name is None else groups.setdefault(segment, SettleGroup(name))
-            if group is None or number != index:
+            if group is None or number != index or not index.isdecimal():
                 answers[position] = _foreign(message)
             elif isinstance(settlement, Ack) and settlement.result is None:
                 group.ack(token, message.lease.version, int(index), position)
@@ -255,9 +256,9 @@ class BucketStore:
         held.wake()
         return total
 
-    async def purge(self, queue: str) -> int:
+    async def purge(self, queue: str, *, failed_only: bool = False) -> int:
         held = await self._queue(queue)
-        count = await self.run(admin.purge(self.env, held.view))
+        count = await self.run(admin.purge(self.env, held.view, failed_only=failed_only))
         await self._finish_now(held)
         return count
 
