@@ -14,41 +14,29 @@ from pathlib import Path
 import pytest
 
 import brigade
+from brigade.cli.app import COMMANDS
 
 BRIGADE = Path(sys.executable).parent / "brigade"
+GROUPED = [f"queue {name}" for name in ("create", "policy", "pause", "resume", "purge", "delete")]
+GROUPED += [f"dlq {name}" for name in ("list", "show", "redrive", "purge")]
+GROUPED += ["state load", "state save"]
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs `brigade` in a fresh directory and checks its exit code."""
-
-    def runner(
-        *arguments: str, stdin: bytes = b"", code: int = 0, **environment: str
-    ) -> subprocess.CompletedProcess[bytes]:
-        known = {name: value for name, value in os.environ.items() if name != "BRIGADE_URL"}
-        done = subprocess.run(
-            [BRIGADE, *arguments],
-            cwd=tmp_path,
-            input=stdin,
-            capture_output=True,
-            env={**known, **environment},
-            timeout=100,
-        )
-        assert done.returncode == code, f"ended with {done.returncode}: {done.stdout!r} {done.stderr!r}"
-        return done
-
-    return runner
 
 
 def test_version_and_help_name_every_command(run: Run) -> None:
     assert run("--version").stdout.decode().strip() == f"brigade {brigade.__version__}"
     overview = run("--help").stdout.decode()
-    for command in ("demo", "doctor", "enqueue", "get", "peek", "queues", "stats", "sweep"):
+    for command in COMMANDS:
         assert f"\n  {command} " in overview
-        shown = run(command, "--help").stdout.decode()
-        assert "Examples:" in shown
-        assert "--json" in shown
+    for code in ("0 done", "1 error", "2 wrong usage", "3 nothing there", "4 the lease is stale", "130 interrupted"):
+        assert code in " ".join(overview.split())
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPED])
+def test_every_command_has_examples_and_json(run: Run, command: str) -> None:
+    shown = run(*command.split(), "--help").stdout.decode()
+    assert "Examples:" in shown
+    assert "--json" in shown or command in ("completion", "dlq", "queue", "state")
 
 
 def test_the_default_store_is_a_directory_beside_the_user(run: Run, tmp_path: Path) -> None:
@@ -94,7 +82,7 @@ def test_enqueue_streams_large_input_and_files(run: Run, tmp_path: Path) -> None
 
 def test_enqueue_reads_json_lines(run: Run) -> None:
     lines = b"".join(b'{"n": %d}\n' % n for n in range(2500)) + b"\n" + b"null\n"
-    assert run("enqueue", "orders", "--lines", stdin=lines).stdout == b"2501 messages enqueued\n"
+    assert run("enqueue", "orders", "--lines", stdin=lines).stdout == b"2,501 messages enqueued\n"
     assert json.loads(run("stats", "orders", "--json").stdout)["orders"]["ready"] == 2501
     first = json.loads(run("peek", "orders", "--limit", "1", "--json").stdout)[0]
     assert first["data"] == {"n": 0}

@@ -1,4 +1,7 @@
-"""The examples in README and docs are run: Python as it stands, and `$ brigade …` lines as a user would type them."""
+"""The examples in README and docs are run.
+
+Python and bash as they stand, and `$ brigade …` lines as a user would type them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def with_examples() -> list[Path]:
-    return [page for page in PAGES if any(b.language in ("python", "console") for b in blocks(page))]
+    return [page for page in PAGES if any(b.language in ("python", "console", "bash") for b in blocks(page))]
 
 
 def name_of(page: Path) -> str:
@@ -51,6 +54,8 @@ def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch
             exec(compile(padded, str(page), "exec"), namespace)
         elif block.language == "console":
             run_console(block, page, tmp_path)
+        elif block.language == "bash":
+            check_command(f"set -euo pipefail\n{block.text}", [], f"{name_of(page)}:{block.line}", tmp_path)
 
 
 def run_console(block: Block, page: Path, folder: Path) -> None:

@@ -564,8 +564,8 @@ def test_an_unsafe_store_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hidden" not in answer.output
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_cleans_up_when_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_cleans_up_when_it_is_stopped(tmp_path: Path, how: signal.Signals, code: int) -> None:
     store = tmp_path / "jobs"
     doctor = subprocess.Popen([BRIGADE, "doctor", f"file://{store}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     end = time.monotonic() + 30
@@ -574,6 +574,6 @@ def test_the_command_cleans_up_when_it_is_stopped(tmp_path: Path, how: signal.Si
         time.sleep(0.005)
     doctor.send_signal(how)
     _, errors = doctor.communicate(timeout=60)
-    assert doctor.returncode == 130, errors
+    assert doctor.returncode == code, errors
     assert contents(store) == {}
     assert not (store / "doctor").exists()

@@ -40,14 +40,17 @@ from brigade.payload import NewMessage
 from brigade.policy import Backoff, Failure, QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.sync import Hub, Queue, connect
+from brigade.worker import AsyncContext, Context, Reject, Restart, Retry, Snooze, Worker, WorkerStatus
 
 __all__ = [
     "Ack",
+    "AsyncContext",
     "AsyncHub",
     "AsyncQueue",
     "Backoff",
     "BrigadeError",
     "ConfigError",
+    "Context",
     "CorruptObject",
     "Event",
     "Extend",
@@ -68,11 +71,17 @@ __all__ = [
     "QueuePaused",
     "QueuePolicy",
     "Receipt",
+    "Reject",
     "Release",
+    "Restart",
+    "Retry",
+    "Snooze",
     "StaleLease",
     "State",
     "Stats",
     "StoreUnavailable",
+    "Worker",
+    "WorkerStatus",
     "__version__",
     "connect",
     "connect_async",

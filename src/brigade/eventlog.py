@@ -1,4 +1,8 @@
-"""Events as log lines: the logger `brigade.events`, one line an event. Nothing is made that the logger won't take."""
+"""Events as log lines: the logger `brigade.events`, one line an event. Nothing is made that the logger won't take.
+
+It has a level of its own, so that a program which logs at INFO is not flooded: only what needs a look is told until
+somebody sets another one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ __all__ = ["LONGEST", "level_of", "log_event", "logfmt", "logged", "shown"]
 
 log = logging.getLogger("brigade.events")
 log.addHandler(logging.NullHandler())
+if log.level == logging.NOTSET:
+    log.setLevel(logging.WARNING)
 
 LONGEST = 500
 """Characters of a value that are shown; the rest is cut."""

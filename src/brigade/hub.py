@@ -9,7 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from brigade.clock import Clock
 from brigade.errors import ConfigError
@@ -18,9 +18,13 @@ from brigade.ids import Ids
 from brigade.names import check_queue_name
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
+from brigade.recent import Recent
 from brigade.stores import Failed, Store
 from brigade.stores.opening import open_store, parse_url
 from brigade.tracing import NO_TRACER, Tracer
+
+if TYPE_CHECKING:
+    from brigade.worker import Worker
 
 __all__ = ["AsyncHub", "connect_async"]
 
@@ -41,6 +45,8 @@ class AsyncHub:
         self._twin_of: AsyncHub | None = None
         self.events = Events()
         self.tracer: Tracer = NO_TRACER
+        self.processed = Recent()
+        self._workers: dict[str, list[Worker]] = {}
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{ids.bits(24):06x}"
 
     @property
@@ -54,6 +60,18 @@ class AsyncHub:
         """The store's clock."""
         return self.store.clock
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the hub lives on."""
+        if self._loop is None or self._store is None:
+            raise ConfigError("the hub is not open; open it before its queues are used")
+        return self._loop
+
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The store's URL and options: what another process needs to connect to the same store."""
+        return self._url, dict(self._options)
+
     async def open(self) -> Self:
         if self._store is None:
             store = open_store(self._url, self._options)
@@ -66,7 +84,7 @@ class AsyncHub:
     def twin(self) -> AsyncHub:
         """Another hub on the same store, not yet open, for another event loop. Its requests count as this one's."""
         twin = AsyncHub(self._url, **self._options)
-        twin.tracer = self.tracer
+        twin.tracer, twin.processed = self.tracer, self.processed
         twin._twin_of = self
         self._twins.append(twin)
         return twin
@@ -130,6 +148,18 @@ class AsyncHub:
         self.events.emit("message-dead", failed.queue, failed.id, error=failed.error, original_id=original, **common)
         self.events.emit("message-outcome", failed.queue, failed.id, status=failed.status, **common)
 
+    async def hire(self, worker: Worker) -> Worker:
+        """Start a worker that ends with this hub."""
+        await worker.__aenter__()
+        for name in worker.queues:
+            self._workers.setdefault(name, []).append(worker)
+        return worker
+
+    async def dismiss(self, queue: str, grace: float | None = None) -> None:
+        """Stop the workers of a queue that this hub has hired."""
+        for worker in self._workers.pop(queue, []):
+            await worker.drain(grace)
+
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """See work through that its caller no longer waits for."""
         task = asyncio.get_running_loop().create_task(work)
@@ -142,7 +172,9 @@ class AsyncHub:
             task.exception()
 
     async def close(self) -> None:
-        """Finish what is under way, then let go of the store."""
+        """Stop the workers that were hired, finish what is under way, then let go of the store."""
+        for queue in list(self._workers):
+            await self.dismiss(queue)
         if self._store is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             store, self._store = self._store, None

@@ -133,6 +133,42 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     checksum: int | None = None
     opener: Callable[[Message], Any] | None = None
 
+    @classmethod
+    def held(
+        cls,
+        *,
+        queue: str,
+        id: str,
+        ref: str,
+        token: str,
+        version: int = 0,
+        owner: str = "",
+        attempt: int = 1,
+        max_attempts: int = 0,
+        correlation_id: str | None = None,
+    ) -> Message:
+        """A claimed message as whoever was told of its lease knows it: enough to settle it, without a payload.
+
+        The token decides; a wrong one is a StaleLease. `attempt` sets the backoff of a nack.
+        """
+        return cls(
+            id,
+            queue,
+            None,
+            "",
+            0,
+            5,
+            attempt,
+            max_attempts,
+            correlation_id or id,
+            {},
+            None,
+            0,
+            Lease(token, version, owner, 0),
+            None,
+            ref,
+        )
+
     @property
     def payload(self) -> bytes:
         """The payload's bytes. A payload over 256 KiB is stored apart and is read through `open()`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -33,6 +33,7 @@ from brigade.stores import Outgoing, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
+    from brigade.worker import Worker
 
 __all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result"]
 
@@ -53,6 +54,10 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def hub(self) -> AsyncHub:
+        return self._hub
 
     @property
     def _store(self) -> Store:
@@ -142,12 +147,11 @@ class AsyncQueue:
         check_limit(limit, MOST_CLAIMED)
         deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
         while True:
-            grants = await self._claim(limit, holder, length)
+            grants, messages = await self._claim(limit, holder, length)
+            if messages:
+                self._tell_claimed(messages, grants)
+                return messages
             if grants:
-                messages = await self._load(grants)
-                if messages:
-                    self._tell_claimed(messages, grants)
-                    return messages
                 continue
             left = deadline - self._hub.clock.monotonic()
             if left <= 0:
@@ -156,27 +160,28 @@ class AsyncQueue:
                 return []
             await self._store.wait(self.name, left)
 
-    async def _claim(self, limit: int, owner: str, visibility: float) -> list[Grant]:
+    async def _claim(self, limit: int, owner: str, visibility: float) -> tuple[list[Grant], list[Message]]:
         """A claim that is cancelled half-way gives back what it won."""
-        claiming = asyncio.ensure_future(self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility))
+        claiming = asyncio.ensure_future(self._win(limit, owner, visibility))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             self._hub.background(self._give_back(claiming))
             raise
 
-    async def _give_back(self, claiming: asyncio.Future[list[Grant]]) -> None:
-        grants = await claiming
-        messages = await self._store.load(grants)
+    async def _win(self, limit: int, owner: str, visibility: float) -> tuple[list[Grant], list[Message]]:
+        grants = await self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
+        return grants, [self._bound(message) for message in await self._store.load(grants)] if grants else []
+
+    async def _give_back(self, claiming: asyncio.Future[tuple[list[Grant], list[Message]]]) -> None:
+        _, messages = await claiming
         await self._store.settle(self.name, [Release(message) for message in messages])
 
-    async def _load(self, grants: Sequence[Grant]) -> list[Message]:
-        return [self._bound(message) for message in await self._store.load(grants)]
-
     def _bound(self, message: Message) -> Message:
-        return message if message.body is not None else replace(message, opener=self._open)
+        return message if message.body is not None else replace(message, opener=self.reader)
 
-    def _open(self, message: Message) -> AsyncReader:
+    def reader(self, message: Message) -> AsyncReader:
+        """A payload that is stored apart, as it is read. `message.open()` is the same."""
         return AsyncReader(self._store.open_payload(message))
 
     async def ack(self, message: Message, *, result: Any = None) -> None:
@@ -246,9 +251,9 @@ class AsyncQueue:
         """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
         return await self._store.redrive(self.name, check_ids(ids), check_limit(limit, MOST_LISTED))
 
-    async def purge(self) -> int:
-        """Drop every message that is not in flight, and every parked failure; returns how many."""
-        return await self._store.purge(self.name)
+    async def purge(self, *, failed_only: bool = False) -> int:
+        """Drop every message that is not in flight, and every parked failure, or only those; returns how many."""
+        return await self._store.purge(self.name, failed_only=failed_only)
 
     async def pause(self) -> None:
         """Hand nothing out until `resume`. What is in flight may still be settled."""
@@ -265,9 +270,27 @@ class AsyncQueue:
         """Finish what crashes left. Claimers do this by themselves, now and then."""
         return await self._store.sweep(self.name)
 
-    def state(self, message: Message | MessageInfo) -> AsyncState:
-        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""
-        return AsyncState(self, message)
+    async def clear_queue_cache(self) -> None:
+        """Forget what this process remembers of the queue. Nothing is lost: it is read again when it is needed."""
+        self._hub.processed.forget(self.name)
+        await self._store.forget(self.name)
+
+    async def start_processing(self, handler: Callable[..., Any], **options: Any) -> Worker:
+        """Run `handler` on this queue's messages from now on; the options are those of `Worker`."""
+        from brigade.worker import Worker
+
+        return await self._hub.hire(Worker(self, handler, **options))
+
+    async def stop_processing(self, grace: float | None = None) -> None:
+        """Stop what `start_processing` started: handlers that run may finish within `grace` seconds."""
+        await self._hub.dismiss(self.name, grace)
+
+    def state(self, message: Message | MessageInfo, *, etag: str | None = None) -> AsyncState:
+        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap.
+
+        `etag` is what another handle had when it loaded or saved: this one goes on from there.
+        """
+        return AsyncState(self, message, etag)
 
     def _tell_enqueued(self, receipts: Sequence[Receipt]) -> None:
         if self._hub.events.wanted("message-enqueued"):
@@ -373,10 +396,15 @@ class AsyncReader:
 class AsyncState:
     """Workflow state of one message. `save` succeeds only over what this handle has loaded or saved."""
 
-    def __init__(self, queue: AsyncQueue, message: Message | MessageInfo) -> None:
+    def __init__(self, queue: AsyncQueue, message: Message | MessageInfo, etag: str | None = None) -> None:
         self._queue = queue
         self._message = message
-        self._etag: str | None = None
+        self._etag = etag
+
+    @property
+    def etag(self) -> str | None:
+        """Stands for the value that was last loaded or saved here; None: there was none."""
+        return self._etag
 
     async def load(self, default: Any = None) -> Any:
         """The value last saved, or `default`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,6 +22,9 @@ from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result
 from brigade.tracing import Tracer
 
+if TYPE_CHECKING:
+    from brigade.worker import Worker
+
 __all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
 
 T = TypeVar("T")
@@ -29,7 +34,17 @@ class Hub:
     """A connection to a store. Use it as `with brigade.connect(url) as hub`, from any number of threads."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self._async = AsyncHub(url, **options)
+        self._start_from(AsyncHub(url, **options))
+
+    @classmethod
+    def over(cls, hub: AsyncHub) -> Self:
+        """A sync hub over an async one that is not open yet."""
+        made = cls.__new__(cls)
+        made._start_from(hub)
+        return made
+
+    def _start_from(self, hub: AsyncHub) -> None:
+        self._async = hub
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._opening = threading.Lock()
@@ -45,21 +60,31 @@ class Hub:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the hub's loop, in the caller's context (`contextvars`), and wait for it."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError(
                 "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
             )
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the hub's loop; its result comes in the future."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call something on the hub's loop, without waiting. Does nothing once the hub is closed."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(call)
 
     def open(self) -> Self:
         """Connect. `with` does this by itself."""
@@ -102,7 +127,7 @@ class Hub:
         return self._async.requests()
 
     def close(self) -> None:
-        """Finish what is under way, then let go of the store."""
+        """Stop workers that `start_processing` started, finish what is under way, then let go of the store."""
         if self._loop is not None:
             try:
                 self.call(self._settle_down())
@@ -139,6 +164,15 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
+
+    @property
+    def hub(self) -> Hub:
+        return self._hub
+
+    @property
+    def asynchronous(self) -> AsyncQueue:
+        """The async queue under this one. It belongs to the hub's own thread."""
+        return self._async
 
     @property
     def name(self) -> str:
@@ -211,19 +245,11 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
         messages = self._hub.call(self._async.claim(limit, wait=wait, owner=owner, visibility=visibility))
-        return [
-            message if message.opener is None else replace(message, opener=self._opener(message))
-            for message in messages
-        ]
+        return [message if message.opener is None else replace(message, opener=self.reader) for message in messages]
 
-    def _opener(self, message: Message) -> Callable[[Message], io.BufferedReader]:
-        opener = message.opener
-        assert opener is not None
-
-        def reader(of: Message) -> io.BufferedReader:
-            return io.BufferedReader(PayloadReader(self._hub, opener(of)), buffer_size=256 * 1024)
-
-        return reader
+    def reader(self, message: Message) -> io.BufferedReader:
+        """A payload that is stored apart, as a binary file. `message.open()` is the same."""
+        return io.BufferedReader(PayloadReader(self._hub, self._async.reader(message)), buffer_size=256 * 1024)
 
     def ack(self, message: Message, *, result: Any = None) -> None:
         """The work is done: the message is never delivered again. `result` is kept in history."""
@@ -276,9 +302,9 @@ class Queue:
         """Bring failures back: parked ones, this queue's dead letters, or, on a dead-letter queue, what lies in it."""
         return self._hub.call(self._async.redrive(ids, limit=limit))
 
-    def purge(self) -> int:
-        """Drop every message that is not in flight, and every parked failure; returns how many."""
-        return self._hub.call(self._async.purge())
+    def purge(self, *, failed_only: bool = False) -> int:
+        """Drop every message that is not in flight, and every parked failure, or only those; returns how many."""
+        return self._hub.call(self._async.purge(failed_only=failed_only))
 
     def pause(self) -> None:
         """Hand nothing out until `resume`. What is in flight may still be settled."""
@@ -295,9 +321,27 @@ class Queue:
         """Finish what crashes left. Claimers do this by themselves, now and then."""
         return self._hub.call(self._async.sweep())
 
-    def state(self, message: Message | MessageInfo) -> MessageState:
-        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap."""
-        return MessageState(self._hub, self._async.state(message))
+    def clear_queue_cache(self) -> None:
+        """Forget what this process remembers of the queue. Nothing is lost: it is read again when it is needed."""
+        self._hub.call(self._async.clear_queue_cache())
+
+    def start_processing(self, handler: Callable[..., Any], **options: Any) -> Worker:
+        """Run `handler` on this queue's messages from now on, in the background; the options are those of `Worker`."""
+        from brigade.worker import Worker
+
+        worker = Worker(self, handler, **options)
+        return self._hub.call(self._async.hub.hire(worker))
+
+    def stop_processing(self, grace: float | None = None) -> None:
+        """Stop what `start_processing` started: handlers that run may finish within `grace` seconds."""
+        self._hub.call(self._async.hub.dismiss(self.name, grace))
+
+    def state(self, message: Message | MessageInfo, *, etag: str | None = None) -> MessageState:
+        """The workflow state beside a message: `load()`, and `save(value)` by compare-and-swap.
+
+        `etag` is what another handle had when it loaded or saved: this one goes on from there.
+        """
+        return MessageState(self._hub, self._async.state(message, etag=etag))
 
 
 class MessageState:
@@ -306,6 +350,11 @@ class MessageState:
     def __init__(self, hub: Hub, state: AsyncState) -> None:
         self._hub = hub
         self._async = state
+
+    @property
+    def etag(self) -> str | None:
+        """Stands for the value that was last loaded or saved here; None: there was none."""
+        return self._async.etag
 
     def load(self, default: Any = None) -> Any:
         """The value last saved, or `default`."""

@@ -1,6 +1,7 @@
 """The `brigade` command: finds commands when they are asked for, and turns every error into one line and an exit code.
 
-Exit codes: 0 done, 1 an error, 2 wrong usage, 3 nothing there (no such queue or message, or nothing to show).
+Exit codes: 0 done, 1 an error, 2 wrong usage, 3 nothing there (no such queue or message, or nothing to show),
+4 the lease is stale, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,26 +14,44 @@ from typing import NoReturn
 import click
 
 from brigade._version import __version__
-from brigade.errors import BrigadeError, ConfigError, MessageNotFound, QueueNotFound
+from brigade.cli.text import visible
+from brigade.errors import BrigadeError, ConfigError, MessageNotFound, QueueNotFound, QueuePaused, StaleLease
 
-__all__ = ["Nothing", "cli", "run"]
+__all__ = ["COMMANDS", "Nothing", "Terminated", "cli", "explained", "run"]
 
-OK, ERROR, USAGE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 130
+OK, ERROR, USAGE, NOTHING, STALE, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 COMMANDS = {
+    "ack": "brigade.cli.settle:ack",
+    "completion": "brigade.cli.completion:completion",
     "demo": "brigade.cli.demo:demo",
+    "dequeue": "brigade.cli.dequeue:dequeue",
+    "dlq": "brigade.cli.dlq:dlq",
     "doctor": "brigade.cli.doctor:doctor",
     "enqueue": "brigade.cli.enqueue:enqueue",
+    "extend": "brigade.cli.settle:extend",
     "get": "brigade.cli.look:get",
+    "nack": "brigade.cli.settle:nack",
     "peek": "brigade.cli.look:peek",
+    "queue": "brigade.cli.queue:queue",
     "queues": "brigade.cli.queues:queues",
-    "stats": "brigade.cli.queues:stats",
+    "release": "brigade.cli.settle:release",
+    "state": "brigade.cli.state:state",
+    "stats": "brigade.cli.stats:stats",
     "sweep": "brigade.cli.queues:sweep",
+    "work": "brigade.cli.work:work",
 }
 """A command and where it lives. A new group of commands is a new module and a line here for each."""
 
 
 class Nothing(Exception):
     """There is nothing to show. The command ends with exit code 3."""
+
+
+class Terminated(Exception):
+    """Somebody sent SIGTERM. The command ends with exit code 143."""
+
+    def __str__(self) -> str:
+        return "terminated"
 
 
 class LazyGroup(click.Group):
@@ -52,21 +71,20 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 nothing there.",
+    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 nothing there, 4 the lease is stale, 130 interrupted.",
 )
 @click.option("--url", metavar="URL", help="The store. Also BRIGADE_URL; default file://./.brigade")
 @click.version_option(__version__, prog_name="brigade", message="%(prog)s %(version)s")
-@click.pass_context
-def cli(context: click.Context, url: str | None) -> None:
+def cli(**_: object) -> None:
     """A durable job queue that lives in a bucket: no broker has to run.
 
     \b
     Examples:
       brigade demo
       brigade enqueue tasks '{"type": "email"}'
-      brigade stats
+      eval "$(brigade dequeue tasks)" && cat "$BRIGADE_QUEUE_PAYLOAD_PATH" && brigade ack
+      brigade stats --watch
     """
-    context.obj = url
 
 
 def run() -> NoReturn:
@@ -74,25 +92,64 @@ def run() -> NoReturn:
     try:
         answer = cli.main(prog_name="brigade", standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(answer if isinstance(answer, int) else OK)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", INTERRUPTED)
-    except (Nothing, QueueNotFound, MessageNotFound) as error:
-        _fail(str(error), NOTHING)
-    except ConfigError as error:
-        _fail(str(error), USAGE)
-    except BrigadeError as error:
-        _fail(str(error), ERROR)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ERROR)
-    except OSError as error:
-        _fail(str(error), ERROR)
+    except Exception as error:
+        _end(error)
+    except KeyboardInterrupt as error:
+        _end(error)
+    sys.exit(answer if isinstance(answer, int) else OK)
 
 
-def _fail(reason: str, code: int) -> NoReturn:
-    print(f"brigade: {reason}", file=sys.stderr)
+def _end(error: BaseException) -> NoReturn:
+    """Say what went wrong in one line. An error that nobody foresaw keeps its traceback."""
+    said = explained(error)
+    if said is None:
+        raise error
+    reason, code = said
+    _drop_output()
+    if reason:
+        print(f"brigade: {visible(reason)}", file=sys.stderr)
     sys.exit(code)
+
+
+def explained(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, in the words of the command line, and the exit code; None for a bug."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _usage(error), error.exit_code
+    if isinstance(error, QueueNotFound):
+        return f"{_head(error)}; `brigade queue create` makes it, `brigade queues` lists those that exist", NOTHING
+    if isinstance(error, QueuePaused):
+        return f"{_head(error)}; `brigade queue resume` hands messages out again", ERROR
+    if isinstance(error, BrokenPipeError):
+        return "", ERROR
+    if isinstance(error, OSError):
+        return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part), ERROR
+    codes = {Terminated: TERMINATED, StaleLease: STALE, Nothing: NOTHING, MessageNotFound: NOTHING, ConfigError: USAGE}
+    for kind, code in codes.items():
+        if isinstance(error, kind):
+            return str(error), code
+    return (str(error), ERROR) if isinstance(error, BrigadeError) else None
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's message, and where to read on. A group without a command shows its help."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return ""
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{text}; see `{error.ctx.command_path} --help`"
+    return text
+
+
+def _head(error: Exception) -> str:
+    return str(error).partition(";")[0]
+
+
+def _drop_output() -> None:
+    """Forget output that can't be written, so that Python doesn't try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,28 +1,48 @@
-"""What the commands share: the store they work on, and how they print."""
+"""What the commands share: the store they work on, what they ask, and how they print."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
 from collections.abc import Callable, Generator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import click
 import msgspec
 
 import brigade
 from brigade.cli.app import Nothing
+from brigade.cli.text import ascii_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["age", "connected", "console", "json_option", "print_json", "table", "url_option", "when"]
+__all__ = [
+    "absolute",
+    "age",
+    "check_place",
+    "confirm",
+    "connected",
+    "console",
+    "counted",
+    "json_option",
+    "print_json",
+    "queue_argument",
+    "say",
+    "table",
+    "url_option",
+    "when",
+    "yes_option",
+]
 
 DEFAULT_URL = "file://./.brigade"
+COMPLETION_PATIENCE = 1.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,28 +57,89 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(command)
 
 
+def yes_option(command: F) -> F:
+    return click.option("--yes", "-y", is_flag=True, help="Don't ask.")(command)
+
+
+def queue_argument(name: str = "queue", **options: Any) -> Callable[[F], F]:
+    """A queue's name, completed from the store."""
+    return click.argument(name, shell_complete=_complete_queue, **options)
+
+
 def _url(context: click.Context, _: click.Parameter, value: str | None) -> str:
-    url = value or context.find_root().obj or os.environ.get("BRIGADE_URL") or DEFAULT_URL
+    url = value or context.find_root().params.get("url") or os.environ.get("BRIGADE_URL") or DEFAULT_URL
     if url.startswith("memory:"):
         raise click.UsageError("memory:// lives inside one process and ends with this command; use file://PATH")
     return url
 
 
+def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The queues of the store that begin like this; none if anything at all goes wrong, or takes long."""
+    found: list[str] = []
+
+    def look() -> None:
+        with contextlib.suppress(Exception), connected(context.params.get("url") or _url(context, _, None)) as hub:
+            found.extend(hub.queues())
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(COMPLETION_PATIENCE)
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _place(url: str) -> str | None:
+    """The directory of a file:// URL."""
+    return unquote(url.removeprefix("file://").partition("?")[0]) if url.startswith("file://") else None
+
+
+def check_place(url: str) -> None:
+    """Looking at a store that isn't there makes none: that is `Nothing`."""
+    place = _place(url)
+    if place and not Path(place).exists():
+        raise Nothing(f"there is no store at {place}; `brigade enqueue` makes one")
+
+
+def absolute(url: str) -> str:
+    """The same store, named so that it is found from any directory."""
+    place = _place(url)
+    if not place:
+        return url
+    _, mark, options = url.partition("?")
+    return f"file://{quote(str(Path(place).absolute()))}{mark}{options}"
+
+
 @contextlib.contextmanager
 def connected(url: str, *, create: bool = False) -> Generator[brigade.Hub, None, None]:
-    """An open hub. Looking at a store that isn't there makes none: that is `Nothing`."""
+    """An open hub. Without `create` the store must be there."""
     hub = brigade.Hub(url)
-    if not create and url.startswith("file://"):
-        place = unquote(url.removeprefix("file://").partition("?")[0])
-        if place and not Path(place).exists():
-            raise Nothing(f"there is no store at {place}; `brigade enqueue` makes one")
+    if not create:
+        check_place(url)
     with hub:
         yield hub
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if the user says so. Where nobody can be asked, that takes --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at; say --yes if you mean it")
+    click.confirm(visible(question), abort=True, err=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON document, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(ascii_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """One line for people, whatever is in it."""
+    click.echo(visible(text), err=err)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -72,9 +153,10 @@ def table(*columns: str, numbers: bool = False) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if len(columns) > 8 else (0, 1))
     for place, name in enumerate(columns):
-        made.add_column(name, justify="right" if numbers and place else "left", overflow="fold")
+        number = numbers and place > 0
+        made.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import signal
 import sys
@@ -11,7 +10,9 @@ from typing import Any
 
 import click
 
+from brigade.cli.app import Terminated
 from brigade.cli.common import console, json_option, print_json, table, url_option
+from brigade.cli.text import cell
 from brigade.doctor import Report, Verdict, connections_to, examine
 
 __all__ = ["doctor"]
@@ -47,11 +48,16 @@ def doctor(store: str | None, quick: bool, url: str, as_json: bool) -> int:
 
 
 async def _examined(url: str, *, quick: bool) -> Report:
-    """Examine, with a line of progress for people. Being asked to stop cleans up first."""
-    task = asyncio.current_task()
+    """Examine, with a line of progress on a terminal. Being asked to stop cleans up first."""
+    task, terminated = asyncio.current_task(), False
     assert task is not None
-    with contextlib.suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def stop() -> None:
+        nonlocal terminated
+        terminated = True
+        task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     try:
         if not sys.stderr.isatty():
             return await examine(connections_to(url), quick=quick)
@@ -62,7 +68,9 @@ async def _examined(url: str, *, quick: bool) -> Report:
                 tell=lambda name, number, total: status.update(f"{number} of {total}: {name} …"),
             )
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        if terminated:
+            raise Terminated from None
+        raise
 
 
 def _show(url: str, report: Report) -> None:
@@ -70,7 +78,8 @@ def _show(url: str, report: Report) -> None:
     found = table("check", "verdict", "what was seen", "what it means")
     for finding in report.findings:
         colour = COLOURS[finding.verdict]
-        found.add_row(finding.check, f"[{colour}]{finding.verdict}[/]", _text(finding.seen), _text(finding.meaning))
+        verdict = cell(finding.verdict.value, style=colour)
+        found.add_row(finding.check, verdict, cell(finding.seen), cell(finding.meaning))
     if not any(finding.meaning for finding in report.findings):
         found.columns.pop()
     out.print(found)
@@ -79,7 +88,7 @@ def _show(url: str, report: Report) -> None:
         for latency in report.latencies:
             times.add_row(latency.operation, f"{latency.p50:.2f}", f"{latency.p95:.2f}")
         out.print(times)
-    out.print(f"[{COLOURS[report.verdict]}]{_text(_verdict(url, report))}[/]")
+    out.print(cell(_verdict(url, report), style=COLOURS[report.verdict]))
 
 
 def _verdict(url: str, report: Report) -> str:
@@ -89,12 +98,6 @@ def _verdict(url: str, report: Report) -> str:
         return f"{place} is NOT SAFE for queues: {', '.join(failed)}"
     warned = sum(finding.verdict is Verdict.WARN for finding in report.findings)
     return f"{place} is safe for queues" + (f", with {warned} warnings" if warned else "")
-
-
-def _text(text: str) -> Any:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _without_secrets(url: str) -> str:

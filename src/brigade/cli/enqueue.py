@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
+import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import msgspec
 
-from brigade.cli.common import connected, console, json_option, print_json, url_option
-from brigade.sync import Queue
+from brigade.cli.common import connected, json_option, print_json, queue_argument, say, url_option
+from brigade.cli.lines import enqueue_lines
+from brigade.cli.text import visible
+from brigade.model import JSON_TYPE, TEXT_TYPE
 
 __all__ = ["enqueue"]
 
-LINES_AT_ONCE = 1000
 SNIFFED = 256 * 1024
 
 
 @click.command(short_help="Add messages to a queue.")
-@click.argument("queue")
+@queue_argument()
 @click.argument("payloads", nargs=-1, metavar="[PAYLOAD]...")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send this file.")
 @click.option("--lines", is_flag=True, help="Read JSON lines, from --file or standard input: one message each.")
+@click.option("--fields", is_flag=True, help="Each line is an object with a payload and options of its own.")
 @click.option("--text", is_flag=True, help="Store as text even what looks like JSON.")
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="0 is the most urgent.")
 @click.option("--delay", type=float, default=0.0, metavar="SECONDS", help="Hand it out only after this long.")
@@ -44,9 +46,11 @@ def enqueue(
     payloads: tuple[str, ...],
     path: Path | None,
     lines: bool,
+    fields: bool,
     text: bool,
     own_id: str | None,
     attributes: tuple[str, ...],
+    content_type: str | None,
     url: str,
     as_json: bool,
     **options: Any,
@@ -54,7 +58,11 @@ def enqueue(
     """Add messages to QUEUE, which is created if need be, and print their ids.
 
     Each PAYLOAD is a message. Without one, or with `-`, standard input is one message, of any size. A JSON
-    object or array is stored as JSON, other text as text, anything else as bytes.
+    object or array is stored as JSON, other text as text, anything else, and all over 256 KiB, as bytes.
+
+    With --fields a line is such as {"payload": …, "id": …, "priority": …, "delay": …, "group": …, "ttl": …,
+    "max_attempts": …, "attributes": …, "correlation_id": …, "content_type": …}; what it leaves out is taken from the
+    options.
 
     \b
     Examples:
@@ -62,11 +70,13 @@ def enqueue(
       brigade enqueue tasks hello --priority 0 --delay 60
       brigade enqueue videos --file film.mp4 --content-type video/mp4
       jq -c '.[]' orders.json | brigade enqueue orders --lines
+      jq -c '.[] | {id, payload: .}' orders.json | brigade enqueue orders --fields
     """
+    lines = lines or fields
     if path and payloads:
         raise click.UsageError("give payloads or --file, not both")
     if lines and (payloads or own_id):
-        raise click.UsageError("--lines takes neither payloads nor --id")
+        raise click.UsageError("--lines and --fields take neither payloads nor --id")
     if own_id and len(payloads) > 1:
         raise click.UsageError("--id names one message; give one payload")
     options["attributes"] = _attributes(attributes)
@@ -74,20 +84,24 @@ def enqueue(
         target = hub.queue(queue)
         if lines:
             with _opened(path) as source:
-                count = _enqueue_lines(target, source, options)
+                done = enqueue_lines(target, source, {**options, "content_type": content_type}, fields=fields)
             if as_json:
-                print_json({"queue": queue, "enqueued": count})
+                print_json({"queue": queue, "enqueued": done.added, "duplicates": done.duplicates})
             else:
-                click.echo(f"{count} messages enqueued")
+                say(done.told())
             return
-        receipts = [target.enqueue(payload, id=own_id, **options) for payload in _payloads(payloads, path, text=text)]
+        receipts = [
+            target.enqueue(payload, id=own_id, content_type=content_type or kind, **options)
+            for payload, kind in _payloads(payloads, path, text=text, plain=content_type is not None)
+        ]
     if as_json:
         print_json(receipts)
         return
     for receipt in receipts:
-        click.echo(receipt.id)
+        # A pipe gets the id as it is, to go on with; a terminal gets it so that it does no harm.
+        print(visible(receipt.id) if sys.stdout.isatty() else receipt.id)
         if receipt.duplicate:
-            click.echo(f"brigade: {receipt.id} had been enqueued before; it was not added again", err=True)
+            say(f"brigade: {receipt.id} had been enqueued before; it was not added again", err=True)
 
 
 def _attributes(pairs: Iterable[str]) -> dict[str, str]:
@@ -110,84 +124,35 @@ def _opened(path: Path | None) -> Generator[IO[bytes], None, None]:
         yield file
 
 
-def _payloads(given: tuple[str, ...], path: Path | None, *, text: bool) -> Iterator[Any]:
-    """What to enqueue: values, or something to stream from."""
-    if path is not None:
-        with path.open("rb") as file:
-            yield file
-        return
-    if not given and sys.stdin.isatty():
+def _payloads(
+    given: tuple[str, ...], path: Path | None, *, text: bool, plain: bool
+) -> Iterator[tuple[bytes | Iterator[bytes], str | None]]:
+    """What to enqueue, byte for byte, and what it seems to be: something to stream from where it is large."""
+    if not given and path is None and sys.stdin.isatty():
         raise click.UsageError("give a payload, --file, or something on standard input")
     for payload in given or ("-",):
         if payload != "-":
-            yield _parsed(payload, text=text)
+            raw = os.fsencode(payload)
+            yield raw, _kind(raw, text=text)
             continue
-        head = sys.stdin.buffer.read(SNIFFED + 1)
-        if len(head) > SNIFFED:
-            yield _joined(head, sys.stdin.buffer)
-            continue
+        with _opened(path) as source:
+            head = source.read(SNIFFED + 1)
+            if len(head) > SNIFFED:
+                yield itertools.chain((head,), iter(lambda: source.read(SNIFFED), b"")), None
+            else:
+                yield head, None if plain else _kind(head, text=text)
+
+
+def _kind(payload: bytes, *, text: bool) -> str | None:
+    """JSON if it is an object or array, text if it is text, else None."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return None
+    if not text and payload.lstrip()[:1] in (b"{", b"["):
         try:
-            yield _parsed(head.decode(), text=text)
-        except UnicodeDecodeError:
-            yield head
-
-
-def _parsed(payload: str, *, text: bool) -> Any:
-    """A JSON object or array as its value; anything else as it is."""
-    if text or payload.lstrip()[:1] not in ("{", "["):
-        return payload
-    try:
-        return msgspec.json.decode(payload)
-    except msgspec.DecodeError:
-        return payload
-
-
-def _joined(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while chunk := rest.read(SNIFFED):
-        yield chunk
-
-
-def _enqueue_lines(queue: Queue, source: IO[bytes], options: dict[str, Any]) -> int:
-    """Each line is a message; a line that is not JSON stops before anything of its batch is written."""
-    total = 0
-    numbered = enumerate(source, 1)
-    with _progress(source) as moved:
-        while batch := list(itertools.islice(numbered, LINES_AT_ONCE)):
-            values = [_line(line, number, total) for number, line in batch if line.strip()]
-            total += len(queue.enqueue_many(values, **options))
-            moved(sum(len(line) for _, line in batch))
-    return total
-
-
-def _line(line: bytes, number: int, done: int) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise click.ClickException(
-            f"line {number} is not JSON ({error}); {done} messages before it were enqueued, this batch was not"
-        ) from None
-
-
-@contextlib.contextmanager
-def _progress(source: IO[bytes]) -> Generator[Callable[[int], None], None, None]:
-    """A bar on standard error while a file is read, if that is a terminal."""
-    errors = console(stderr=True)
-    if not errors.is_terminal:
-        yield _ignore
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    size = Path(source.name).stat().st_size if source is not sys.stdin.buffer else None
-    columns = (TextColumn("enqueue"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task("enqueue", total=size)
-
-        def advance(count: int) -> None:
-            progress.advance(task, count)
-
-        yield advance
-
-
-def _ignore(_: int) -> None:
-    """Nobody watches."""
+            msgspec.json.decode(payload)
+        except (msgspec.DecodeError, RecursionError):
+            return TEXT_TYPE
+        return JSON_TYPE
+    return TEXT_TYPE

@@ -1,24 +1,14 @@
-"""`brigade queues`, `brigade stats` and `brigade sweep`: queues as a whole."""
+"""`brigade queues` and `brigade sweep`: all queues of a store."""
 
 from __future__ import annotations
 
 import click
-import msgspec
 
 from brigade.cli.app import Nothing
-from brigade.cli.common import age, connected, console, json_option, print_json, table, url_option
+from brigade.cli.common import connected, console, json_option, print_json, queue_argument, table, url_option
 from brigade.sync import Hub
 
-__all__ = ["queues", "stats", "sweep"]
-
-COUNTS = {
-    "ready": "ready",
-    "delayed": "delayed",
-    "in_flight": "in flight",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "dead_lettered": "dead",
-}
+__all__ = ["chosen", "queues", "sweep"]
 
 
 @click.command(short_help="List the queues of a store.")
@@ -42,33 +32,8 @@ def queues(url: str, as_json: bool) -> None:
         click.echo("\n".join(names))
 
 
-@click.command(short_help="Count messages by state.")
-@click.argument("names", nargs=-1, metavar="[QUEUE]...")
-@url_option
-@json_option
-def stats(names: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Count the messages of each QUEUE, or of all queues, by state.
-
-    \b
-    Examples:
-      brigade stats
-      brigade stats tasks --json | jq .tasks.ready
-    """
-    with connected(url) as hub:
-        found = {name: hub.queue(name, create=False).stats() for name in _chosen(hub, names)}
-    if as_json:
-        print_json(found)
-        return
-    shown = table("queue", *COUNTS.values(), "oldest", numbers=True)
-    for name, counts in found.items():
-        values = msgspec.structs.asdict(counts)
-        label = f"{name} (paused)" if counts.paused else name
-        shown.add_row(label, *(f"{values[count]:,}" for count in COUNTS), age(counts.oldest_age))
-    console().print(shown)
-
-
 @click.command(short_help="Finish what crashes left behind.")
-@click.argument("names", nargs=-1, metavar="[QUEUE]...")
+@queue_argument("names", nargs=-1, metavar="[QUEUE]...")
 @url_option
 @json_option
 def sweep(names: tuple[str, ...], url: str, as_json: bool) -> None:
@@ -82,7 +47,7 @@ def sweep(names: tuple[str, ...], url: str, as_json: bool) -> None:
       brigade sweep tasks --json
     """
     with connected(url) as hub:
-        found = {name: hub.queue(name, create=False).sweep() for name in _chosen(hub, names)}
+        found = {name: hub.queue(name, create=False).sweep() for name in chosen(hub, names)}
     if as_json:
         print_json(found)
         return
@@ -93,7 +58,8 @@ def sweep(names: tuple[str, ...], url: str, as_json: bool) -> None:
     console().print(shown)
 
 
-def _chosen(hub: Hub, names: tuple[str, ...]) -> list[str]:
+def chosen(hub: Hub, names: tuple[str, ...]) -> list[str]:
+    """The queues that were named, or all."""
     found = list(names) or hub.queues()
     if not found:
         raise Nothing("the store has no queues yet; `brigade enqueue` makes one")

@@ -11,9 +11,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider, get_tracer, use_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-import brigade
 from brigade._version import __version__
 from brigade.model import Message
+from brigade.worker import Snooze
 
 __all__ = ["OtelTracer"]
 
@@ -73,12 +73,12 @@ def _about(queue: str, kind: str) -> dict[str, Any]:
     return {"messaging.system": "brigade", "messaging.destination.name": queue, "messaging.operation.type": kind}
 
 
-def _sent_in(message: Message) -> Context | None:
-    """The context that a message was enqueued in; None, for the current one, where it carries none."""
+def _sent_in(message: Message) -> Context:
+    """The context that a message was enqueued in; an empty one, which begins a trace, where it carries none."""
     carried = {name: value for name in _CARRIED if isinstance(value := message.attributes.get(name), str)}
     if len(carried.get("tracestate", "")) > _LONGEST_STATE:
         del carried["tracestate"]
-    return _W3C.extract(carried) if "traceparent" in carried else None
+    return _W3C.extract(carried, Context())
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def _current(span: Span) -> Generator[Mapping[str, Any]]:
         try:
             yield named
         except (Exception, asyncio.CancelledError) as error:
-            if not isinstance(error, getattr(brigade, "Snooze", ())):
+            if not isinstance(error, Snooze):
                 _record(span, error)
             raise
 

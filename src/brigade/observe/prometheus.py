@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from brigade.clock import SystemClock
 from brigade.events import Event
 from brigade.hub import AsyncHub
 from brigade.observe.depth import Depth
@@ -25,6 +26,9 @@ __all__ = ["Metrics"]
 
 MOST_QUEUES = 500
 """Queues that have labels of their own in one registry; those that come later share one."""
+
+MOST_STARTED = 10_000
+"""Handlers under way whose start is remembered."""
 
 OTHERS = "(others)"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
@@ -86,6 +90,8 @@ class _Families(Collector):
         self._queues: set[str] = set()
         self._workers: dict[str, int] = {}
         self._registered: list[Collector] = []
+        self._started: dict[tuple[str, str | None], float] = {}
+        self._monotonic = SystemClock().monotonic
         self._lock = threading.Lock()
         self._build()
 
@@ -111,6 +117,7 @@ class _Families(Collector):
         self._outcomes = count("outcomes", "Ends of attempts by status", "status")
         self._waited = seconds("wait_seconds", "From enqueue to the first claim, delays included")
         self._took = seconds("processing_seconds", "From claim to ack or nack")
+        self._handled = seconds("handler_seconds", "From the start of a handler to ack or nack")
         self._running = gauge("workers", "Workers that run in this process")
         self._slots = gauge("worker_concurrency", "Handlers that workers in this process may run at once")
         self._metrics: list[Collector] = [
@@ -118,6 +125,7 @@ class _Families(Collector):
             self._outcomes,
             self._waited,
             self._took,
+            self._handled,
             self._running,
             self._slots,
             self,
@@ -162,8 +170,15 @@ class _Families(Collector):
             case "message-claimed":
                 if fields.get("attempt") == 1:
                     _observe(self._waited, self._queue(event.queue), fields.get("waited"))
+            case "message-processing":
+                self._start(event)
+            case "lease-lost":
+                self._started.pop((event.queue, event.id), None)
             case "message-completed" | "message-retry" | "message-dead":
                 _observe(self._took, self._queue(event.queue), fields.get("duration"))
+                started = self._started.pop((event.queue, event.id), None)
+                if started is not None:
+                    self._handled.labels(self._queue(event.queue)).observe(self._monotonic() - started)
             case "message-outcome":
                 status = fields.get("status")
                 self._outcomes.labels(self._queue(event.queue), status if status in _STATUSES else "other").inc()
@@ -175,6 +190,13 @@ class _Families(Collector):
                 self._tell_workers()
             case _:
                 pass
+
+    def _start(self, event: Event) -> None:
+        """Handlers that end without an outcome, such as by a release, are forgotten some time."""
+        self._started.pop((event.queue, event.id), None)
+        while len(self._started) >= MOST_STARTED:
+            self._started.pop(next(iter(self._started)), None)
+        self._started[event.queue, event.id] = self._monotonic()
 
     def _tell_workers(self) -> None:
         self._running.set(len(self._workers))

@@ -110,7 +110,9 @@ class Store(Protocol):
 
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int: ...
 
-    async def purge(self, queue: str) -> int: ...
+    async def purge(self, queue: str, *, failed_only: bool = False) -> int:
+        """Drop every message that is not in flight, and every parked failure, or only those; returns how many."""
+        ...
 
     async def pause(self, queue: str) -> None: ...
 
@@ -124,6 +126,10 @@ class Store(Protocol):
 
     def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         """The bytes of a payload that is stored apart; CorruptObject at the end where they are not what was sent."""
+        ...
+
+    async def forget(self, queue: str) -> None:
+        """Drop what this process remembers of a queue. It costs requests and nothing else."""
         ...
 
     async def sweep(self, queue: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from brigade.errors import ConfigError
 from brigade.stores import Store
@@ -57,13 +57,14 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     kind = KINDS.get(scheme)
     if kind is None:
         raise ConfigError(f"{scheme}:// is not a kind of store; use one of {known}")
-    given = {**dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)), **options}
+    where, _, query = rest.partition("?")
+    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
     for name, value in given.items():
         if name not in kind.options:
             has = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""
             raise ConfigError(f"{scheme}:// has no option {name!r}{has}")
         given[name] = kind.options[name](name, value)
-    place = unquote(rest.partition("?")[0])
+    place = unquote(where)
     if "\0" in place:
         raise ConfigError("the store's URL has a NUL character in it; take it out")
     return scheme, place, given

@@ -87,10 +87,13 @@ def commit(env: Env, view: QueueView, account: Account, book: Book) -> Proto[Acc
     return Account(name, ledger, answer, lane)
 
 
-def create_account(env: Env, view: QueueView, name: SegmentName, book: Book) -> Proto[Account | Lost]:
+def create_account(
+    env: Env, view: QueueView, name: SegmentName, book: Book, *, retry_absent: bool = True
+) -> Proto[Account | Lost]:
     """Store the first account of a segment of its own."""
     ledger = book.close(env.ids.nonce())
-    answer = yield from write(env, Create(view.keys.ledger(name), LEDGER.encode(ledger)))
+    creation = Create(view.keys.ledger(name), LEDGER.encode(ledger))
+    answer = yield from write(env, creation, retry_absent=retry_absent)
     if isinstance(answer, Lost):
         return answer
     remember(env, view, name, ledger, answer, ours=True)

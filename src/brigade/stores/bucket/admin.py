@@ -122,22 +122,27 @@ def resume(view: QueueView) -> Proto[None]:
     view.stale()
 
 
-def purge(env: Env, view: QueueView) -> Proto[int]:
-    """Drop every message that is not leased, and every parked failure; returns how many.
+def purge(env: Env, view: QueueView, *, failed_only: bool = False) -> Proto[int]:
+    """Drop every message that is not leased, and every parked failure, or only those; returns how many.
 
     A message is purged by a swap of its account, as everything else is: a purge and a claim that meet have
     one winner.
     """
+    waiting = 0 if failed_only else (yield from _purge_waiting(env, view))
+    parked = yield from list_all(view.keys.failed)
+    counts = yield from side_by_side([_purge_parked(env, item.key) for item in parked])
+    view.stale()
+    return waiting + sum(counts)
+
+
+def _purge_waiting(env: Env, view: QueueView) -> Proto[int]:
     items = yield from list_all(view.keys.segments)
     names = [name for item in items if item.size > VOID_SIZE and (name := view.keys.parse(item.key)) is not None]
     counts = yield from side_by_side([_purge_segment(env, view, name) for name in names])
     total = sum(counts)
     for item in (yield from list_all(view.keys.lanes)):
         total += yield from _purge_lane(env, view, item.key[len(view.keys.lanes) :])
-    parked = yield from list_all(view.keys.failed)
-    counts = yield from side_by_side([_purge_parked(env, item.key) for item in parked])
-    view.stale()
-    return total + sum(counts)
+    return total
 
 
 def _purge_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[int]:

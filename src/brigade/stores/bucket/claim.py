@@ -29,7 +29,7 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import Urgency, claim_head, drop_orphan, make_grant, open_lanes
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Proto, list_page, side_by_side
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
@@ -250,22 +250,28 @@ class _Turn:
 def _claim_segment(
     env: Env, view: QueueView, name: SegmentName, limit: int, owner: str, lease: int
 ) -> Proto[Grant | str | None]:
-    """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster."""
-    token, rules = env.ids.token(), view.rules(name)
+    """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster.
+
+    A first account that is not there after a doubtful write may still be on its way. It is tried again under
+    another token, so that nobody ever holds the token of an account that arrives when the segment is over.
+    """
+    tokens, rules = [env.ids.token()], view.rules(name)
     account: Account | None = None
     if name in view.ledgers:
         account = yield from open_account(env, view, name)
         if account is None:
             view.forget(name)
             return None
-    for _ in range(TRIES):
+    tries = 0
+    while tries < TRIES:
+        tries += 1
         book = Book(account.ledger) if account else (yield from _fresh_book(env, view, name))
         if book is None:
             return None
         now = env.now()
         won: Won | None = None
         if not book.final:
-            won = book.claim(limit=limit, now=now, expires=now + lease, token=token, owner=owner, rules=rules)
+            won = book.claim(limit=limit, now=now, expires=now + lease, token=tokens[-1], owner=owner, rules=rules)
         if not book.changed:
             next_at = FOREVER if book.final else max(book.next_change(now, rules), now + 1)
             if account is not None:
@@ -273,17 +279,22 @@ def _claim_segment(
             return None
         book.finalize()
         if account is None:
-            answer = yield from create_account(env, view, name, book)
+            answer = yield from create_account(env, view, name, book, retry_absent=False)
         else:
             answer = yield from commit(env, view, account, book)
         if isinstance(answer, Account):
             note_failures(view, name, book)
             return None if won is None else make_grant(view, name, won, answer.ledger.born)
+        if account is None and answer.current is None and len(tokens) < MOST_TRIES:
+            yield Sleep(env.ids.uniform(0, min(0.02 * 2 ** len(tokens), 5)))
+            tokens.append(env.ids.token())
+            tries -= 1
+            continue
         account = yield from after_loss(env, view, name, answer)
         if account is None:
             view.forget(name)
             return None
-        mine = _mine(Book(account.ledger), token, rules)
+        mine = _mine(Book(account.ledger), tokens, rules)
         if mine is not None:
             return make_grant(view, name, mine, account.ledger.born)
     return "conflict"
@@ -297,10 +308,13 @@ def _fresh_book(env: Env, view: QueueView, name: SegmentName) -> Proto[Book | No
     return None if entries is None else Book.fresh(name.size, specs_of(entries))
 
 
-def _mine(book: Book, token: str, rules: Rules) -> Won | None:
+def _mine(book: Book, tokens: Sequence[str], rules: Rules) -> Won | None:
     """The grant that a doubtful write of ours did make."""
-    members = [place for place in range(len(book.states)) if book.holds(place, token)]
-    if not members:
+    for token in tokens:
+        members = [place for place in range(len(book.states)) if book.holds(place, token)]
+        if members:
+            break
+    else:
         return None
     row = book.grants[book.leases[members[0]]]
     limits = [book.max_attempts(place, rules) for place in members]

@@ -199,9 +199,9 @@ def _renamed(env: Env, view: QueueView, name: SegmentName) -> SegmentName:
 def publish(env: Env, view: QueueView, name: SegmentName, segment: Segment, started: float) -> Proto[bool]:
     """Create the segment and, in a lane, append it. False where the name is fenced off: take another one.
 
-    A segment that is not there after a doubtful write may have been written, worked off and deleted: history
-    tells, because it is written before a segment is deleted. Or the write is still on its way, and must not
-    arrive after a second try has been worked off: so the name is taken with a void, which one of the two wins.
+    A segment that is not there after a doubtful write may still be on its way, and must not arrive after a second
+    try has been worked off: so the name is taken with a void, which one of the two wins. Or it was written, worked
+    off and deleted already: history tells, because it is written before a segment is deleted.
     """
     key, entries = view.keys.segment(name), segment.entries
     body = SEGMENT.encode(segment)
@@ -210,12 +210,10 @@ def publish(env: Env, view: QueueView, name: SegmentName, segment: Segment, star
     if isinstance(answer, Lost):
         if answer.current is not None:
             return False
-        first = next(place for place, entry in enumerate(entries) if entry is not None)
-        if (yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)):
-            return True
         fence = yield from write(env, Create(key, SEGMENT.encode(Segment(env.ids.nonce(), [], void=True))))
         if not isinstance(fence, Lost) or fence.current is None or fence.current.body != body:
-            return False
+            first = next(place for place, entry in enumerate(entries) if entry is not None)
+            return bool((yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)))
     if name.lane:
         yield from ensure_appended(env, view, name, entries, started)
     else:

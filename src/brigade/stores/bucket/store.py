@@ -192,7 +192,8 @@ class BucketStore:
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1
         try:
-            await asyncio.wait_for(held.woken.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await held.woken.wait()
             held.idle_polls = 0
         except TimeoutError:
             pass
@@ -219,7 +220,7 @@ class BucketStore:
             if group is None:
                 name = await self._segment_of(held, message)
                 group = None if name is None else groups.setdefault(segment, SettleGroup(name))
-            if group is None or number != index:
+            if group is None or number != index or not index.isdecimal():
                 answers[position] = _foreign(message)
             elif isinstance(settlement, Ack) and settlement.result is None:
                 group.ack(token, message.lease.version, int(index), position)
@@ -264,9 +265,9 @@ class BucketStore:
         held.wake()
         return total
 
-    async def purge(self, queue: str) -> int:
+    async def purge(self, queue: str, *, failed_only: bool = False) -> int:
         held = await self._queue(queue)
-        count = await self.run(admin.purge(self.env, held.view))
+        count = await self.run(admin.purge(self.env, held.view, failed_only=failed_only))
         await self._finish_now(held)
         return count
 
@@ -304,6 +305,11 @@ class BucketStore:
         if size != message.size or (message.checksum is not None and checksum != message.checksum):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
+
+    async def forget(self, queue: str) -> None:
+        held = await self._queue(queue)
+        await self._finish_now(held)
+        held.view.forget_all()
 
     async def sweep(self, queue: str) -> dict[str, int]:
         held = await self._queue(queue)

@@ -8,6 +8,7 @@ whoever writes in two steps gives up after ten minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from brigade.blobs import Create, DeleteIf, Item
@@ -178,14 +179,36 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
         if finals:
             yield from finish(env, view, finals)
             done.finished += len(finals)
-    orphans = [
-        item.key
-        for item in lane_segments
-        if (name := view.keys.parse(item.key)) is not None and str(name) not in listed and _old(env, item)
-    ]
+    orphans = yield from _lane_orphans(env, view, lane_segments, listed)
     yield from delete(orphans)
     done.orphans += len(orphans)
     done.live -= {str(view.keys.parse(key)) for key in orphans}
+
+
+def _lane_orphans(
+    env: Env, view: QueueView, lane_segments: Sequence[Item], listed: AbstractSet[str]
+) -> Proto[list[str]]:
+    """Segments that are in no lane and that nobody will append to one."""
+    orphans: list[str] = []
+    for item in lane_segments:
+        name = view.keys.parse(item.key)
+        if name is None or str(name) in listed or not _old(env, item):
+            continue
+        if not name.derived or (yield from _abandoned(env, item.key, name)):
+            orphans.append(item.key)
+    return orphans
+
+
+def _abandoned(env: Env, key: str, name: SegmentName) -> Proto[bool]:
+    """Whether nobody will append a derived segment to its lane any more: as long as its source lasts, somebody may."""
+    try:
+        found = yield from read(env, SEGMENT, key)
+    except CorruptObject:
+        return False
+    if found is None or found[0].void:
+        return False
+    source = found[0].source
+    return source is None or (yield from _exhausted(env, source, str(name)))
 
 
 def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swept) -> Proto[None]:

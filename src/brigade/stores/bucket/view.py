@@ -142,6 +142,13 @@ class QueueView:
         place = (0 if name is None else bisect_right(self.candidates, name)) + count - 1
         return self.candidates[place] if count and place < len(self.candidates) else name
 
+    def forget_all(self) -> None:
+        """Forget everything that can be read again."""
+        self.candidates, self.ledgers, self.ledgers_before = [], {}, {}
+        self.lanes, self.entries, self.ended, self.parked = {}, {}, set(), {}
+        self.tally = Tally()
+        self.stale()
+
     def stale(self) -> None:
         """List again before the next claim."""
         self.listed_at = None

@@ -117,3 +117,12 @@ async def test_a_strict_queue_can_be_purged(harness: Harness) -> None:
     await queue.ack(head)
     await queue.enqueue("new")
     assert values(await drain(queue, 1)) == ["new"]
+
+
+async def test_a_purge_of_failures_leaves_what_waits(harness: Harness) -> None:
+    queue = await harness.queue(at_once("retry", 0))
+    await queue.enqueue_many(range(3))
+    await queue.settle([Nack(message) for message in await claim_all(queue, 2)])
+    assert await queue.purge(failed_only=True) == 2
+    assert await queue.failed() == []
+    assert values(await drain(queue, 1)) == [2]

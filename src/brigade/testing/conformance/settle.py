@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from brigade import Ack, Extend, Lease, Nack, Release, StaleLease, State
+import pytest
+
+from brigade import Ack, Extend, Lease, Message, Nack, Release, StaleLease, State
 from brigade.model import Settlement
 from brigade.testing.conformance.harness import Harness, at_once, claim_all, claim_one, passed, values
 
@@ -110,3 +113,32 @@ async def test_a_message_of_another_queue_is_stale(harness: Harness) -> None:
     (answer,) = await other.settle([Ack(message)])
     assert isinstance(answer, StaleLease)
     assert (await queue.get(message.id)).state is State.IN_FLIGHT
+
+
+async def test_whoever_was_told_of_a_lease_may_settle_it(harness: Harness) -> None:
+    """Queue, ref and token are enough, in another process: tools work on exported data."""
+    queue = await harness.queue(at_once())
+    await queue.enqueue("x", id="own")
+    claimed = await claim_one(queue)
+
+    def told(**changes: Any) -> Message:
+        lease = claimed.lease
+        known: dict[str, Any] = {"id": "own", "ref": claimed.ref, "token": lease.token, "version": lease.version}
+        return Message.held(queue=queue.name, **{**known, **changes})
+
+    other = await harness.elsewhere(queue)
+    lease = await other.extend(told(owner="me"), 60)
+    assert lease.expires_at_ms > claimed.lease.expires_at_ms
+    wrong: list[dict[str, Any]] = [
+        {"token": "nobody's"},
+        {"token": ""},
+        {"token": f"{claimed.lease.token[:-2]}x.0"},
+        {"ref": "nowhere"},
+        {"ref": "own-x", "token": "t-x.x"},
+        {"ref": "", "id": "no such id"},
+    ]
+    for changes in wrong:
+        with pytest.raises(StaleLease):
+            await other.ack(told(**changes))
+    await other.ack(told())
+    assert (await queue.get("own")).state is State.SUCCEEDED

@@ -102,3 +102,21 @@ async def test_state_is_brought_back_by_a_redrive(harness: Harness) -> None:
         await queue.nack(message)
         assert await queue.redrive() == 1
         assert await queue.state(await claim_one(queue)).load() == {"step": 1}
+
+
+async def test_a_handle_goes_on_from_the_etag_of_another(harness: Harness) -> None:
+    """Whoever was told the etag may save; once it has been used, it is stale."""
+    queue = await harness.queue()
+    await queue.enqueue("x")
+    message = await claim_one(queue)
+    first = queue.state(message)
+    assert first.etag is None
+    await first.save(1)
+    other = await harness.elsewhere(queue)
+    told = other.state(message, etag=first.etag)
+    await told.save(2)
+    assert told.etag != first.etag
+    with pytest.raises(StaleLease):
+        await other.state(message, etag=first.etag).save(3)
+    assert await first.load() == 2
+    assert first.etag == told.etag

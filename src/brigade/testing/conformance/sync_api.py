@@ -49,7 +49,19 @@ def claim_sync(queue: Queue, **options: Any) -> Message:
 @pytest.mark.parametrize("sync,other", [(Hub, AsyncHub), (Queue, AsyncQueue), (MessageState, AsyncState)])
 def test_the_sync_classes_have_every_name_of_the_async_ones(sync: type[Any], other: type[Any]) -> None:
     """The same names, with the same arguments."""
-    internal = {"store", "events", "clock", "owner", "background", "twin", "wake_twins"}
+    internal = {
+        "store",
+        "events",
+        "clock",
+        "owner",
+        "background",
+        "twin",
+        "wake_twins",
+        "loop",
+        "address",
+        "hire",
+        "dismiss",
+    }
     missing = set(public(other)) - set(public(sync)) - internal
     assert not missing
     for name, member in public(other).items():

@@ -1,0 +1,41 @@
+"""What this process has processed lately: a message that comes back because its ack was lost isn't handled twice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+__all__ = ["Recent"]
+
+MOST = 10_000
+
+
+class _Done(NamedTuple):
+    until: float
+    result: Any
+
+
+class Recent:
+    """Results of messages handled not long ago, by queue and ref. Bounded; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
+
+    def remember(self, queue: str, ref: str, result: Any, until: float) -> None:
+        self._done[queue, ref] = _Done(until, result)
+        while len(self._done) > MOST:
+            self._done.popitem(last=False)
+
+    def known(self, queue: str, ref: str, now: float) -> tuple[Any] | None:
+        """The result in a tuple, if the message was handled and is still remembered."""
+        found = self._done.get((queue, ref))
+        if found is None:
+            return None
+        if found.until < now:
+            del self._done[queue, ref]
+            return None
+        return (found.result,)
+
+    def forget(self, queue: str) -> None:
+        for key in [key for key in list(self._done) if key[0] == queue]:
+            self._done.pop(key, None)

@@ -1,0 +1,182 @@
+"""Where handlers run: threads, or an event loop. (Processes have a module of their own.)
+
+An executor pulls jobs from the backlog into `concurrency` slots and reports what came out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from brigade.tracing import Tracer
+from brigade.worker.context import AsyncContext, Context
+from brigade.worker.jobs import Backlog, Job
+from brigade.worker.outcomes import Outcome, Returned, outcome_of_error
+from brigade.worker.reach import Reach
+
+__all__ = ["Executor", "LoopSlots", "Report", "ThreadSlots"]
+
+log = logging.getLogger("brigade.worker")
+Report = Callable[[Job, Outcome], None]
+
+
+class Executor(Protocol):
+    """Runs handlers. Its methods are called by the engine."""
+
+    def start(self) -> None: ...
+
+    def interrupt(self, job: Job) -> bool:
+        """Make a running handler end as far as that can be done; True if its slot is free at once."""
+        ...
+
+    def stop(self) -> None:
+        """Let go of threads and processes. Nothing runs any more, but for what can't be ended."""
+        ...
+
+
+class ThreadSlots:
+    """`def` handlers, each in a thread. A thread can't be ended: one whose time is up is replaced and left behind."""
+
+    def __init__(
+        self, backlog: Backlog, report: Report, reach: Reach, tracer: Tracer, worker_id: str, concurrency: int
+    ) -> None:
+        self._backlog = backlog
+        self._report = report
+        self._reach = reach
+        self._tracer = tracer
+        self._worker_id = worker_id
+        self._concurrency = concurrency
+        self._lock = threading.Lock()
+        self._left_behind: set[Job] = set()
+        self._count = 0
+
+    def start(self) -> None:
+        for _ in range(self._concurrency):
+            self._add()
+
+    def _add(self) -> None:
+        self._count += 1
+        # Daemon threads: a handler that hangs must not keep the process from ending.
+        threading.Thread(target=self._slot, name=f"brigade-slot-{self._count}", daemon=True).start()
+
+    def _slot(self) -> None:
+        while (job := self._backlog.take()) is not None:
+            outcome = self._run(job)
+            with self._lock:
+                replaced = job in self._left_behind
+                self._left_behind.discard(job)
+            self._report(job, outcome)
+            if replaced:
+                return
+
+    def _run(self, job: Job) -> Outcome:
+        message = replace(job.message, opener=self._reach.open) if job.message.body is None else job.message
+        context = Context(message, self._worker_id, job.stop, self._reach.extend)
+        try:
+            with self._tracer.handling(message, self._worker_id):
+                result = job.source.handler(message, context)
+                if inspect.iscoroutine(result):
+                    result = asyncio.run(result)
+        except BaseException as error:
+            return outcome_of_error(error)
+        return Returned(result)
+
+    def interrupt(self, job: Job) -> bool:
+        """At most as many threads are left behind as there are slots; more stay in their slots."""
+        job.stop.set()
+        if job.lost:
+            return False
+        with self._lock:
+            if job in self._left_behind or len(self._left_behind) >= self._concurrency:
+                return False
+            self._left_behind.add(job)
+        name = job.source.handler.name
+        log.warning("handler %s goes on with message %s; its result will be discarded", name, job.message.id)
+        self._add()
+        return True
+
+    def stop(self) -> None:
+        """Idle threads end as the backlog closes; a thread that is busy with lost work ends with the process."""
+
+
+class LoopSlots:
+    """`async def` handlers, on an event loop: the caller's own, or one in a thread made for it."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        report: Report,
+        reach: Reach,
+        tracer: Tracer,
+        worker_id: str,
+        concurrency: int,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._backlog = backlog
+        self._report = report
+        self._reach = reach
+        self._tracer = tracer
+        self._worker_id = worker_id
+        self._concurrency = concurrency
+        self._own = loop is None
+        self._loop = loop or asyncio.new_event_loop()
+        self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self._pumping = False
+        backlog.on_put = self._poke
+
+    def start(self) -> None:
+        if self._own:
+            threading.Thread(target=self._loop.run_forever, name="brigade-handlers", daemon=True).start()
+        self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._pump)
+
+    def _pump(self) -> None:
+        while len(self._tasks) < self._concurrency and (job := self._backlog.try_take()) is not None:
+            self._tasks[job] = self._loop.create_task(self._handle(job))
+
+    async def _handle(self, job: Job) -> None:
+        message = replace(job.message, opener=self._reach.open_async) if job.message.body is None else job.message
+        context = AsyncContext(message, self._worker_id, job.stop, self._reach.extend_async)
+        outcome: Outcome
+        try:
+            with self._tracer.handling(message, self._worker_id):
+                outcome = Returned(await job.source.handler(message, context))
+        except BaseException as error:
+            outcome = outcome_of_error(error)
+        del self._tasks[job]
+        self._report(job, outcome)
+        self._pump()
+
+    def interrupt(self, job: Job) -> bool:
+        job.stop.set()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._cancel, job)
+        return False
+
+    def _cancel(self, job: Job) -> None:
+        task = self._tasks.get(job)
+        if task is not None:
+            task.cancel()
+
+    def stop(self) -> None:
+        if self._own and not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+
+    async def _end(self) -> None:
+        """Give cancelled handlers a moment, then end the loop; what ignores its cancellation is dropped."""
+        rest: list[asyncio.Task[Any]] = list(self._tasks.values())
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=1)
+        self._loop.call_soon(self._loop.stop)

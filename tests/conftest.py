@@ -1,0 +1,89 @@
+"""The installed `brigade` command, run as a user would run it: alone, in bash, or at a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BRIGADE = Path(sys.executable).parent / "brigade"
+Done = subprocess.CompletedProcess[bytes]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without any of Brigade's variables, and with the command on the path."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("BRIGADE_")}
+    return {**known, "PATH": f"{BRIGADE.parent}:{known['PATH']}", **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Done]:
+    """Runs `brigade` in a fresh directory and checks its exit code."""
+
+    def runner(*arguments: str, stdin: bytes = b"", code: int = 0, **more: str) -> Done:
+        done = subprocess.run(
+            [BRIGADE, *arguments],
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            env=environment(**more),
+            timeout=100,
+        )
+        assert done.returncode == code, f"ended with {done.returncode}: {done.stdout!r} {done.stderr!r}"
+        return done
+
+    return runner
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Callable[..., str]:
+    """Runs a bash script in the same directory, and gives what it printed."""
+
+    def runner(script: str, *, code: int = 0, **more: str) -> str:
+        temp = tmp_path / "tmp"
+        temp.mkdir(exist_ok=True)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            env=environment(TMPDIR=str(temp), **more),
+            timeout=100,
+        )
+        assert done.returncode == code, f"ended with {done.returncode}: {done.stdout!r} {done.stderr!r}"
+        return done.stdout.decode()
+
+    return runner
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Callable[..., bytes]:
+    """Runs `brigade` at a terminal, types `keys`, and gives all that the terminal was sent."""
+
+    def runner(*arguments: str, keys: bytes = b"", code: int = 0) -> bytes:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [BRIGADE, *arguments],
+            cwd=tmp_path,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(TERM="xterm", COLUMNS="120"),
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.write(ours, keys)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        os.close(ours)
+        assert process.wait(60) == code, shown
+        return shown
+
+    return runner
