@@ -146,6 +146,31 @@ def test_an_application_without_logging_sees_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+def test_a_program_that_logs_at_info_hears_only_of_what_needs_a_look() -> None:
+    code = """if True:
+        import logging
+        logging.basicConfig(level=logging.INFO)
+        from brigade.events import Events
+        events = Events()
+        assert not events.wanted("message-completed")
+        events.emit("message-completed", "q", "m")
+        events.emit("message-dead", "q", "m", error="x")
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "WARNING:brigade.events:event=message-dead queue=q id=m error=x\n")
+
+
+def test_a_level_that_was_set_before_the_import_stays() -> None:
+    code = """if True:
+        import logging
+        logging.getLogger("brigade.events").setLevel(logging.INFO)
+        from brigade.events import Events
+        assert Events().wanted("message-completed")
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

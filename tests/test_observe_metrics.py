@@ -220,3 +220,38 @@ def test_wrong_settings_are_refused(registry: CollectorRegistry, wrong: dict[str
     with brigade.connect("memory://") as hub, pytest.raises(ConfigError, match="depth"):
         metrics(hub, registry, **wrong)
     assert generate_latest(registry) == b""
+
+
+def test_a_worker_is_counted(registry: CollectorRegistry) -> None:
+    seen: list[tuple[float | None, float | None]] = []
+
+    def handle(message: brigade.Message) -> None:
+        seen.append((value(registry, "workers"), value(registry, "worker_concurrency")))
+        if message.data == "snooze" and message.lease.version == 1:
+            raise brigade.Snooze(0)
+
+    with brigade.connect("memory://") as hub:
+        metrics(hub, registry)
+        queue = hub.queue("tasks")
+        queue.enqueue_many(["a", "snooze"])
+        brigade.Worker(queue, handle, concurrency=3).run(until_empty=True)
+        hub.call(asyncio.sleep(0))
+        assert (1, 3) in seen
+        assert value(registry, "handler_seconds_count", queue="tasks") == 2
+        assert value(registry, "processing_seconds_count", queue="tasks") == 2
+        assert (value(registry, "workers"), value(registry, "worker_concurrency")) == (0, 0)
+        assert value(registry, "messages_completed_total", queue="tasks") == 2
+
+
+async def test_starts_of_handlers_are_forgotten_some_time(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "MOST_STARTED", 2)
+    async with brigade.connect_async("memory://") as hub:
+        metrics(hub, registry)
+        for id in "abc":
+            hub.events.emit("message-processing", "q", id, worker_id="w", attempt=1, correlation_id="c")
+        hub.events.emit("lease-lost", "q", "c", worker_id="w", attempt=1, correlation_id="c", lease_version=1)
+        for id in "abc":
+            hub.events.emit("message-completed", "q", id, attempt=1, duration=1)
+    assert value(registry, "handler_seconds_count", queue="q") == 1

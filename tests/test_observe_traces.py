@@ -210,18 +210,14 @@ def test_a_failed_enqueue_is_recorded(spans: Spans) -> None:
     assert spans.sent.status.status_code is StatusCode.ERROR
 
 
-def test_snoozing_is_no_error(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Snooze(Exception):
-        pass
-
-    monkeypatch.setattr(brigade, "Snooze", Snooze, raising=False)
+def test_snoozing_is_no_error(spans: Spans) -> None:
     with brigade.connect("memory://") as hub:
         trace(hub, spans.provider)
         queue = hub.queue("tasks")
         queue.enqueue("x")
         (message,) = queue.claim()
-        with pytest.raises(Snooze), hub.tracer.handling(message, "w"):
-            raise Snooze
+        with pytest.raises(brigade.Snooze), hub.tracer.handling(message, "w"):
+            raise brigade.Snooze(1)
     assert spans.handled.status.status_code is StatusCode.UNSET
 
 
@@ -240,9 +236,10 @@ def test_a_message_with_no_or_bad_context_is_handled_all_the_same(spans: Spans, 
         queue = hub.queue("tasks")
         queue.enqueue("x", attributes=attributes)
         trace(hub, spans.provider)
-        with hub.tracer.handling(queue.claim()[0], "w"):
+        with spans.tracer.start_as_current_span("unrelated"), hub.tracer.handling(queue.claim()[0], "w"):
             pass
     assert spans.handled.status.status_code is StatusCode.UNSET
+    assert parent_of(spans.handled) in (None, 0x1111111111111111)
 
 
 def test_without_a_provider_messages_carry_nothing() -> None:
@@ -308,3 +305,54 @@ def test_the_trace_goes_on_in_another_process(spans: Spans, tmp_path: Path) -> N
     context = spans.sent.get_span_context()
     assert context is not None
     assert json.loads(done.stdout) == ["CONSUMER", f"{context.trace_id:032x}", f"{context.span_id:016x}"]
+
+
+def handle(message: brigade.Message) -> None:
+    assert otel.get_current_span().get_span_context().is_valid
+    if message.data == "bad":
+        raise ValueError("no good")
+
+
+async def handle_async(message: brigade.Message) -> None:
+    handle(message)
+
+
+@pytest.mark.parametrize("handler", [handle, handle_async])
+def test_a_worker_makes_the_spans(spans: Spans, handler: Any) -> None:
+    with brigade.connect("memory://") as hub:
+        trace(hub, spans.provider)
+        queue = hub.queue("tasks")
+        queue.enqueue_many(["good", "bad"], max_attempts=1)
+        brigade.Worker(queue, handler, concurrency=2).run(until_empty=True)
+    handled = spans.of(SpanKind.CONSUMER)
+    assert {parent_of(span) for span in handled} == {id_of(spans.sent)}
+    assert sorted(span.status.status_code.name for span in handled) == ["ERROR", "UNSET"]
+
+
+TRACED = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+trace.set_tracer_provider(TracerProvider())
+
+
+def handle(message):
+    span = trace.get_current_span()
+    return f"{span.kind.name} {span.parent.span_id:016x}"
+"""
+
+
+def test_a_worker_makes_the_spans_in_its_processes(
+    spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "traced_handler.py").write_text(TRACED)
+    monkeypatch.syspath_prepend(tmp_path)
+    results: list[str] = []
+    with brigade.connect(f"file://{tmp_path}/store") as hub:
+        trace(hub, spans.provider)
+        hub.on("message-completed", lambda event: results.append(event.fields["result"]))
+        queue = hub.queue("tasks")
+        queue.enqueue("x")
+        handler = pickle.loads(b"ctraced_handler\nhandle\n.")
+        brigade.Worker(queue, handler, concurrency=1, executor="process").run(until_empty=True)
+    assert results == [f"CONSUMER {id_of(spans.sent):016x}"]

@@ -133,8 +133,14 @@ class LoopSlots:
 
     def start(self) -> None:
         if self._own:
-            threading.Thread(target=self._loop.run_forever, name="brigade-handlers", daemon=True).start()
+            threading.Thread(target=self._serve, name="brigade-handlers", daemon=True).start()
         self._poke()
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def _poke(self) -> None:
         with contextlib.suppress(RuntimeError):
