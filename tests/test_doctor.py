@@ -346,6 +346,26 @@ async def test_a_winner_who_is_not_told_is_a_warning() -> None:
     assert report.safe
 
 
+class LostAnswers(Faulty):
+    """Applies every write, and loses every third answer."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self.answers = 0
+
+    def try_now(self, op: Op) -> object:
+        answer = super().try_now(op)
+        if isinstance(op, Create | Swap | DeleteIf) and isinstance(answer, str):
+            self.answers += 1
+            return UNKNOWN if self.answers % 3 == 0 else answer
+        return answer
+
+
+async def test_answers_that_are_lost_are_no_broken_promise() -> None:
+    report = await examined(LostAnswers)
+    assert failed(report) == set()
+
+
 class Busy(Faulty):
     """Doesn't answer some of the writers in a race."""
 
