@@ -476,3 +476,15 @@ async def test_bodies_of_every_size_are_read_whole(blobs: DiskBlobs) -> None:
         found = await blobs.perform(Get(f"q/{size}"))
         assert isinstance(found, Blob)
         assert found.body == body
+
+
+async def test_prune_takes_empty_folders_and_nothing_else(tmp_path: Path) -> None:
+    blobs = DiskBlobs(str(tmp_path))
+    await blobs.perform(Create("a/b/c/gone", b"x"))
+    await blobs.perform(Create("a/kept", b"x"))
+    await blobs.perform(Delete(("a/b/c/gone",)))
+    blobs.prune("a")
+    blobs.prune("nowhere/")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
+    assert isinstance(await blobs.perform(Create("a/b/c/again", b"x")), str)
+    await blobs.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from brigade.clock import SystemClock
 from brigade.errors import ConfigError
+from brigade.eventlog import log_event, logged
 
 __all__ = ["EVENT_NAMES", "Event", "Events"]
 
@@ -33,6 +35,15 @@ EVENT_NAMES = frozenset(
     }
 )
 
+MOST_PENDING = 10_000
+"""Async listeners under way at once. Beyond that events are dropped for them: memory is for messages."""
+
+SLOW = 0.1
+"""Seconds in a sync listener after which it is told to get out of the way."""
+
+GRACE = 2.0
+"""Seconds that async listeners have to finish when the hub is closed."""
+
 
 class Event(msgspec.Struct, frozen=True):
     """One thing that happened; `fields` depends on the name."""
@@ -43,47 +54,127 @@ class Event(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+class _Listener:
+    """One registration."""
+
+    __slots__ = ("call", "complained")
+
+    def __init__(self, call: Callable[[Event], Any]) -> None:
+        self.call = call
+        self.complained = False
+
+    def __repr__(self) -> str:
+        return getattr(self.call, "__qualname__", None) or repr(self.call)
+
+
 class Events:
-    """Listeners by event name, or `*` for all. Sync listeners are called in place; async ones become tasks."""
+    """Listeners by event name, or `*` for all, and the logger `brigade.events`.
+
+    Sync listeners are called in place, on the thread that emits; async ones become tasks of the hub's loop.
+    """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Callable[[Event], Any]]] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: dict[str, list[_Listener]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._dropped = 0
+        self._monotonic = SystemClock().monotonic
 
     def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
         """Listen; returns how to stop."""
         if name != "*" and name not in EVENT_NAMES:
             raise ConfigError(f"there is no event {name!r}; use '*' or one of {', '.join(sorted(EVENT_NAMES))}")
+        if not callable(listener):
+            raise ConfigError(f"a listener must be a function of an event, not {type(listener).__name__}")
         listeners = self._listeners.setdefault(name, [])
-        listeners.append(listener)
+        one = _Listener(listener)
+        listeners.append(one)
 
         def stop() -> None:
-            if listener in listeners:
-                listeners.remove(listener)
+            if one in listeners:
+                listeners.remove(one)
 
         return stop
 
     def wanted(self, name: str) -> bool:
-        """Whether anybody listens: events that nobody wants cost nothing."""
-        return bool(self._listeners.get(name) or self._listeners.get("*"))
+        """Whether anybody listens, or it is logged: events that nobody wants cost nothing."""
+        return bool(self._listeners.get(name) or self._listeners.get("*")) or logged(name)
 
     def emit(self, name: str, queue: str, message_id: str | None = None, **fields: Any) -> None:
-        listeners = [*self._listeners.get(name, ()), *self._listeners.get("*", ())]
-        if not listeners:
-            return
-        event = Event(name, queue, message_id, fields)
-        for listener in listeners:
+        if logged(name):
             try:
-                answer = listener(event)
-                if inspect.iscoroutine(answer):
-                    task = asyncio.ensure_future(self._guard(answer))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                log_event(name, queue, message_id, fields)
             except Exception:
-                log.exception("a listener of %s failed", name)
+                log.exception("%s could not be logged", name)
+        listeners = [*self._listeners.get(name, ()), *self._listeners.get("*", ())]
+        if listeners:
+            event = Event(name, queue, message_id, fields)
+            for listener in listeners:
+                self._call(listener, event)
 
-    async def _guard(self, work: Any) -> None:
+    async def close(self) -> None:
+        """Let async listeners come to their end, within reason."""
+        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+        ours = [task for task in self._tasks if task.get_loop() is loop and task is not here]
+        if ours:
+            _, late = await asyncio.wait(ours, timeout=GRACE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _call(self, listener: _Listener, event: Event) -> None:
+        started = self._monotonic()
+        try:
+            answer = listener.call(event)
+            if inspect.isawaitable(answer):
+                self._run(listener, event, answer)
+        except (Exception, asyncio.CancelledError, SystemExit):
+            log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
+        took = self._monotonic() - started
+        if took > SLOW and not listener.complained:
+            listener.complained = True
+            log.warning(
+                "listener %r took %.1f s of the hub's time at %s; make it async, or hand its work to a thread",
+                listener,
+                took,
+                event.name,
+            )
+
+    def _run(self, listener: _Listener, event: Event, work: Awaitable[Any]) -> None:
+        """See an async listener through: on this loop, or, from a thread without one, on the hub's."""
+        guarded = self._guard(listener, event, work)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            if self.loop is None or self.loop.is_closed():
+                guarded.close()
+                _drop(work)
+                log.error("listener %r of %s needs an open hub; the event was dropped", listener, event.name)
+            else:
+                self.loop.call_soon_threadsafe(self._start, guarded, work)
+            return
+        self._start(guarded, work)
+
+    def _start(self, guarded: Any, work: Awaitable[Any]) -> None:
+        if len(self._tasks) >= MOST_PENDING:
+            guarded.close()
+            _drop(work)
+            self._dropped += 1
+            if self._dropped == 1:
+                log.error("async listeners are %d events behind; events are dropped for them", MOST_PENDING)
+            return
+        task = asyncio.get_running_loop().create_task(guarded)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, listener: _Listener, event: Event, work: Awaitable[Any]) -> None:
         try:
             await work
-        except Exception:
-            log.exception("an async listener failed")
+        except (Exception, SystemExit):
+            log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
+
+
+def _drop(work: Awaitable[Any]) -> None:
+    closing = getattr(work, "close", None) or getattr(work, "cancel", None)
+    if closing is not None:
+        closing()

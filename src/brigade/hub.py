@@ -77,7 +77,8 @@ class AsyncHub:
             store = open_store(self._url, self._options)
             store.on_failure = self._tell_failure
             await store.open()
-            self._store, self._loop = store, asyncio.get_running_loop()
+            self._store = store
+            self._loop = self.events.loop = asyncio.get_running_loop()
         return self
 
     def twin(self) -> AsyncHub:
@@ -138,8 +139,13 @@ class AsyncHub:
         return dict(counted)
 
     def _tell_failure(self, failed: Failed) -> None:
-        common = {"attempt": failed.attempts, "correlation_id": failed.correlation_id}
-        self.events.emit("message-dead", failed.queue, failed.id, error=failed.error, **common)
+        common = {
+            "attempt": failed.attempts,
+            "max_attempts": failed.max_attempts,
+            "correlation_id": failed.correlation_id,
+        }
+        original = failed.original_id or failed.id
+        self.events.emit("message-dead", failed.queue, failed.id, error=failed.error, original_id=original, **common)
         self.events.emit("message-outcome", failed.queue, failed.id, status=failed.status, **common)
 
     async def hire(self, worker: Worker) -> Worker:
@@ -174,6 +180,7 @@ class AsyncHub:
             store, self._store = self._store, None
             await store.close()
             self._counted.update(store.requests())
+            await self.events.close()
         if self._twin_of is not None:
             self._twin_of._absorb(self)
 

@@ -306,25 +306,30 @@ class AsyncQueue:
             return
         recovered = {f"{grant.segment}-{place}" for grant in grants for place in grant.recovered}
         for message in messages:
-            common = {"attempt": message.attempt, "correlation_id": message.correlation_id}
+            common = _told_of(message)
             if message.ref in recovered:
-                events.emit("message-recovered", self.name, message.id, **common)
-            events.emit("message-claimed", self.name, message.id, worker_id=message.lease.owner, **common)
+                events.emit("message-recovered", self.name, message.id, original_id=_original_id(message), **common)
+            waited = max(0, message.claimed_at_ms - message.enqueued_at_ms)
+            events.emit("message-claimed", self.name, message.id, waited=waited, **common)
 
     def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | StaleLease]) -> None:
         events = self._hub.events
-        if not any(map(events.wanted, ("message-completed", "message-retry", "message-dead", "message-outcome"))):
+        outcomes = events.wanted("message-outcome")
+        acks = outcomes or events.wanted("message-completed")
+        if not acks and not events.wanted("message-retry") and not events.wanted("message-dead"):
             return
-        for settlement, answer in zip(settlements, answers, strict=True):
+        now = self._hub.clock.now()
+        ends = [pair for pair in zip(settlements, answers, strict=True) if acks or type(pair[0]) is not Ack]
+        for settlement, answer in ends:
             if isinstance(answer, StaleLease) or isinstance(settlement, Extend | Release):
                 continue
             message = settlement.message
-            common: dict[str, Any] = {"attempt": message.attempt, "correlation_id": message.correlation_id}
+            common = _told_of(message)
+            duration = max(0, now - message.claimed_at_ms) if message.claimed_at_ms else None
             if isinstance(settlement, Ack):
                 status = "processed"
-                duration = max(0, self._hub.clock.now() - message.claimed_at_ms)
                 events.emit(
-                    "message-completed", self.name, message.id, result=settlement.result, duration=duration, **common
+                    "message-completed", self.name, message.id, duration=duration, result=settlement.result, **common
                 )
             elif answer.state is State.READY:
                 status = "retrying"
@@ -332,15 +337,24 @@ class AsyncQueue:
                     "message-retry",
                     self.name,
                     message.id,
+                    duration=duration,
                     error=settlement.error,
-                    max_attempts=message.max_attempts,
                     next_visible_at_ms=answer.due_at_ms,
                     **common,
                 )
             else:
                 status = "failed" if self.policy.failure.dead_letter_queue is None else "dead-lettered"
-                events.emit("message-dead", self.name, message.id, error=settlement.error, **common)
-            events.emit("message-outcome", self.name, message.id, status=status, **common)
+                events.emit(
+                    "message-dead",
+                    self.name,
+                    message.id,
+                    duration=duration,
+                    error=settlement.error,
+                    original_id=_original_id(message),
+                    **common,
+                )
+            if outcomes:
+                events.emit("message-outcome", self.name, message.id, status=status, **common)
 
 
 class AsyncReader:
@@ -410,6 +424,21 @@ class AsyncState:
         self._etag = await store.save_state(
             self._queue.name, self._message.ref, encoded, self._etag, self._message.correlation_id
         )
+
+
+def _told_of(message: Message) -> dict[str, Any]:
+    """What every event about a claimed message says."""
+    return {
+        "worker_id": message.lease.owner,
+        "attempt": message.attempt,
+        "max_attempts": message.max_attempts,
+        "correlation_id": message.correlation_id,
+    }
+
+
+def _original_id(message: Message) -> str:
+    """The id that it was first enqueued under: of a dead letter, the one of the message that failed."""
+    return message.id if message.failure is None else message.failure.id
 
 
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))

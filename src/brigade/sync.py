@@ -20,6 +20,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result
+from brigade.tracing import Tracer
 
 if TYPE_CHECKING:
     from brigade.worker import Worker
@@ -48,8 +49,17 @@ class Hub:
         self._thread: threading.Thread | None = None
         self._opening = threading.Lock()
 
+    @property
+    def tracer(self) -> Tracer:
+        """Makes spans around enqueues and handlers; `brigade.observe.trace(hub)` sets it."""
+        return self._async.tracer
+
+    @tracer.setter
+    def tracer(self, tracer: Tracer) -> None:
+        self._async.tracer = tracer
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the hub's loop and wait for it."""
+        """Run a coroutine on the hub's loop, in the caller's context (`contextvars`), and wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError(

@@ -108,6 +108,12 @@ class DiskBlobs:
     def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
         return None if self._watch is None else self._watch.subscribe(prefix, wake)
 
+    def prune(self, prefix: str) -> None:
+        """Remove the folder of that name and those in it, as far as they are empty."""
+        for folder, _, _ in os.walk(self._path(prefix), topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
     def requests(self) -> dict[str, int]:
         return dict(self._counts)
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "demo": "brigade.cli.demo:demo",
     "dequeue": "brigade.cli.dequeue:dequeue",
     "dlq": "brigade.cli.dlq:dlq",
+    "doctor": "brigade.cli.doctor:doctor",
     "enqueue": "brigade.cli.enqueue:enqueue",
     "extend": "brigade.cli.settle:extend",
     "get": "brigade.cli.look:get",

@@ -45,10 +45,11 @@ class _ToStandardError(logging.Handler):
 
 
 def start_logging(level: str) -> None:
-    """Log to standard error."""
+    """Log to standard error. Events are told by the screen, in its own words."""
     handler = _ToStandardError()
     handler.setFormatter(_Visible("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger("brigade.events").setLevel(logging.CRITICAL)
 
 
 class Screen:

@@ -41,6 +41,8 @@ class Failed(msgspec.Struct, frozen=True):
     error: str
     attempts: int
     correlation_id: str | None = None
+    max_attempts: int | None = None
+    original_id: str | None = None
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -76,6 +76,11 @@ class BucketStore:
         self.on_failure: Callable[[Failed], None] | None = None
 
     @property
+    def blobs(self) -> Blobs:
+        """What the bucket stands on."""
+        return self._blobs
+
+    @property
     def clock(self) -> Clock:
         return self.env.clock
 
@@ -104,6 +109,8 @@ class BucketStore:
             known = held.view.entries.get(found[0]) if found else None
             entry = known.entries[found[1]] if found and known else None
             own_id, correlation = (entry.own_id, entry.correlation) if entry else (None, None)
+            limit = (entry.max_attempts if entry else None) or held.view.policy.failure.max_attempts
+            origin = entry.failure.id if entry and entry.failure else None
             self.on_failure(
                 Failed(
                     queue=held.view.keys.queue,
@@ -112,6 +119,8 @@ class BucketStore:
                     error=one.error or one.reason,
                     attempts=one.attempts,
                     correlation_id=correlation or own_id or one.ref,
+                    max_attempts=limit,
+                    original_id=origin or own_id or one.ref,
                 )
             )
 
