@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,14 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment without any of Brigade's variables, and with the command on the path."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("BRIGADE_")}
     return {**known, "PATH": f"{BRIGADE.parent}:{known['PATH']}", **more}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What commands leave in the system's temporary directory goes with pytest's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("system")))
+        yield
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ def seconds(value: object, what: str, *, low: float = 0.0) -> float:
     return float(value)
 
 
-def check_limit(value: object, most: int) -> int:
+def check_limit(value: object, most: int, what: str = "limit") -> int:
     """How many, at the most."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"limit is {value!r}; use a whole number from 1 to {most}")
+        raise ConfigError(f"{what} is {value!r}; use a whole number from 1 to {most}")
     return value
 
 

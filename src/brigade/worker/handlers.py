@@ -19,6 +19,8 @@ class Handler:
             raise ConfigError(f"the handler must be a function of a message, not {type(function).__name__}")
         if isinstance(function, type):
             raise ConfigError(f"the handler is the class {function.__name__}; pass an instance or a function")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"the handler {function.__qualname__} is a generator; have it return instead of yield")
         self.function = function
         self.is_async = _is_async(function)
         self.wants_context = _wants_context(function)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from brigade.clock import Clock
+from brigade.clock import Clock, to_ms
 from brigade.errors import BrigadeError, QueueNotFound, StaleLease
 from brigade.model import Extend, Lease
 from brigade.worker.jobs import Backlog, Job, Source
@@ -45,12 +45,12 @@ class Heartbeat:
                 self._begun.clear()
                 await self._begun.wait()
             await asyncio.sleep(tick)
-            now = self._clock.monotonic()
-            due = [job for job in self._source.held.values() if now - job.renewed >= length / 3]
+            soon = self._clock.now() + to_ms(length * 2 / 3)
+            due = [job for job in self._source.held.values() if job.message.lease.expires_at_ms <= soon]
             if due:
-                await self._extend(due, now, lose)
+                await self._extend(due, lose)
 
-    async def _extend(self, due: list[Job], now: float, lose: Callable[[Job], None]) -> None:
+    async def _extend(self, due: list[Job], lose: Callable[[Job], None]) -> None:
         try:
             answers = await self._source.queue.settle([Extend(job.message) for job in due])
         except QueueNotFound:
@@ -65,6 +65,5 @@ class Heartbeat:
             if isinstance(answer, StaleLease):
                 lose(job)
             elif isinstance(answer, Lease):
-                job.renewed = now
                 job.message = replace(job.message, lease=answer)
                 self._backlog.trust(job)

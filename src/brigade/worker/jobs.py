@@ -16,7 +16,11 @@ __all__ = ["Backlog", "Job", "Source"]
 
 
 class Source:
-    """One queue that a worker takes from, and what became of its messages so far."""
+    """One queue that a worker takes from.
+
+    `held` are the jobs whose leases are kept. Of those, `waiting` have not begun, and `doubtful` are not to begin
+    before their lease was extended. `strays` are handlers that run on although their lease was lost.
+    """
 
     def __init__(self, queue: AsyncQueue, handler: Handler, weight: int, timeout: float | None) -> None:
         self.queue = queue
@@ -27,6 +31,7 @@ class Source:
         self.held: dict[str, Job] = {}
         self.waiting: deque[Job] = deque()
         self.doubtful: list[Job] = []
+        self.strays: set[Job] = set()
         self.running = 0
         self.credit = 0
 
@@ -34,21 +39,27 @@ class Source:
     def name(self) -> str:
         return self.queue.name
 
+    def let_go(self, job: Job) -> None:
+        """Hold a job no longer. The same message may be held anew, as another job."""
+        if self.held.get(job.message.ref) is job:
+            del self.held[job.message.ref]
+
 
 class Job:
     """One message in this worker's hands. Only the engine decides what becomes of it; slots only report."""
 
-    __slots__ = ("began", "decided", "freed", "lost", "message", "renewed", "source", "stop")
+    __slots__ = ("began", "decided", "ended", "freed", "lost", "message", "settled", "source", "stop")
 
-    def __init__(self, message: Message, source: Source, now: float) -> None:
+    def __init__(self, message: Message, source: Source) -> None:
         self.message = message
         self.source = source
         self.stop = threading.Event()
-        self.renewed = now
         self.began: float | None = None
-        self.decided = False
+        self.ended = False
         self.freed = False
+        self.decided = False
         self.lost = False
+        self.settled = False
 
 
 class Backlog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
@@ -21,8 +22,8 @@ __all__ = [
     "Snooze",
     "Snoozed",
     "outcome_of_error",
+    "outcome_of_result",
     "settlement",
-    "storable",
 ]
 
 log = logging.getLogger("brigade.worker")
@@ -85,44 +86,43 @@ Outcome = Returned | Failed | Snoozed
 
 
 def outcome_of_error(error: BaseException) -> Outcome:
-    """What an exception from a handler means."""
-    if isinstance(error, Snooze):
-        return Snoozed(error.seconds)
-    if isinstance(error, Reject):
-        return Failed(_text(error.reason), reject=True)
-    if isinstance(error, Retry):
-        return Failed(_text(error.reason), delay=error.delay)
-    return Failed(error_text(_described(error)) or "")
-
-
-def _described(error: BaseException) -> str:
-    """The error as text, even if its `__str__` fails."""
+    """What an exception from a handler means. It never raises, whatever the exception's own methods do."""
     try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
+        if isinstance(error, Snooze):
+            return Snoozed(check_seconds(error.seconds, "Snooze.seconds"))
+        if isinstance(error, Reject):
+            return Failed(error_text(str(error.reason)) or "", reject=True)
+        if isinstance(error, Retry):
+            return Failed(error_text(str(error.reason)) or "", delay=error.delay)
+        return Failed(error_text(f"{type(error).__name__}: {error}") or "")
+    except BaseException:
+        return Failed(type(error).__name__)
 
 
-def _text(reason: object) -> str:
-    return error_text(str(reason)) or ""
+def outcome_of_result(message: Message, result: Any) -> Outcome:
+    """What a handler's return value means, as plain JSON values. It never raises."""
+    if result is None:
+        return Returned()
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        return Failed(f"the handler returned a {type(result).__name__}, so its work was not done; return a value")
+    try:
+        return Returned(msgspec.json.decode(as_json(result, "the result")))
+    except ConfigError as error:
+        log.error("message %s of queue %s is done, but %s; its text is kept", message.id, message.queue, error)
+    except BaseException as error:
+        log.error("message %s of queue %s is done, but its result can't be read: %r", message.id, message.queue, error)
+    try:
+        return Returned({"text": error_text(repr(result)[:SHOWN])})
+    except BaseException:
+        return Returned({"text": f"<{type(result).__name__}>"})
 
 
 def settlement(message: Message, outcome: Outcome) -> Settlement:
-    """How to settle a message. The work of a handler that returned is done, even if its result can't be kept."""
+    """How to settle a message."""
     match outcome:
         case Returned(result):
-            return Ack(message, None if result is None else storable(message, result))
+            return Ack(message, result)
         case Failed(error, delay, reject):
             return Nack(message, error=error, delay=delay, reject=reject)
         case Snoozed(wait):
             return Release(message, wait)
-
-
-def storable(message: Message, result: Any) -> Any:
-    """The result if it can be kept as JSON, else its text."""
-    try:
-        as_json(result, "the result")
-    except ConfigError as error:
-        log.error("message %s of queue %s is done, but %s; its text is kept", message.id, message.queue, error)
-        return {"text": error_text(repr(result)[:SHOWN])}
-    return result

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import io
 import logging
 import multiprocessing
 import pickle
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from msgspec.structs import replace
@@ -14,11 +17,13 @@ from msgspec.structs import replace
 from brigade.clock import Clock
 from brigade.errors import ConfigError
 from brigade.ids import Ids
-from brigade.worker.child import Assignment, ChildSettings, main
+from brigade.model import Message
+from brigade.worker.child import Answer, Assignment, ChildSettings, Extension, Read, Stop, main
 from brigade.worker.executors import Report
 from brigade.worker.handlers import Handler
 from brigade.worker.jobs import Backlog, Job
 from brigade.worker.outcomes import Failed, Outcome
+from brigade.worker.reach import Reach
 from brigade.worker.restart import Restart, Trouble
 
 __all__ = ["ProcessSlots", "check_picklable"]
@@ -41,8 +46,9 @@ def check_picklable(handler: Handler) -> None:
 class _Child:
     """One process with a handler inside, and the pipe to it."""
 
-    def __init__(self, settings: ChildSettings) -> None:
+    def __init__(self, settings: ChildSettings, reach: Reach) -> None:
         context = multiprocessing.get_context("spawn")
+        self._reach = reach
         self._pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
             target=main, args=(theirs, settings), name="brigade-handler", daemon=True
@@ -50,20 +56,49 @@ class _Child:
         self.process.start()
         theirs.close()
         self._sending = threading.Lock()
+        self._number = 0
 
     def ready(self) -> bool:
         """Wait until it has imported the handler; False if it died of that."""
         return self._heard() == "ready"
 
-    def run(self, assignment: Assignment) -> Outcome:
+    def run(self, message: Message) -> Outcome:
+        self._number += 1
+        payload: io.BufferedReader | None = None
+        said: object = Assignment(self._number, replace(message, opener=None))
         try:
-            self.tell(assignment)
+            self._tell(said)
+            while not isinstance(said := self._heard(), Outcome | None):
+                if isinstance(said, Read):
+                    if said.again or payload is None:
+                        payload = self._reach.open(message)
+                    reader, size = payload, said.size
+                    self._answer(lambda reader=reader, size=size: reader.read(size))
+                elif isinstance(said, Extension):
+                    seconds = said.seconds
+                    self._answer(lambda seconds=seconds: self._reach.extend(message, seconds))
         except OSError:
-            return Failed(self._epitaph())
-        answer = self._heard()
-        return answer if isinstance(answer, Outcome) else Failed(self._epitaph())
+            said = None
+        finally:
+            if payload is not None:
+                payload.close()
+        return Failed(self._epitaph()) if said is None else said
 
-    def tell(self, what: object) -> None:
+    def _answer(self, work: Callable[[], object]) -> None:
+        try:
+            answer = Answer(value=work())
+        except Exception as error:
+            answer = Answer(error=error)
+        self._tell(answer)
+
+    def stop(self) -> None:
+        """Tell the handler in hand that its result no longer counts."""
+        try:
+            self._tell(Stop(self._number))
+        except OSError:
+            log.debug("the handler's process is gone already")
+
+    def _tell(self, what: object) -> None:
         with self._sending:
             self._pipe.send(what)
 
@@ -90,92 +125,125 @@ class _Child:
 
 
 class ProcessSlots:
-    """Each slot is a process, looked after by a thread here."""
+    """Each slot is a process, looked after by a thread here. `changed` is called when a slot becomes usable."""
 
     def __init__(
         self,
         backlog: Backlog,
         report: Report,
+        reach: Reach,
         settings: ChildSettings,
         concurrency: int,
         *,
         restart: Restart,
         clock: Clock,
+        changed: Callable[[], None],
     ) -> None:
         self._backlog = backlog
         self._report = report
+        self._reach = reach
         self._settings = settings
         self._concurrency = concurrency
-        self._restart = restart
-        self._clock = clock
+        self._trouble = Trouble("starting processes for handlers", restart, Ids(), clock)
+        self._changed = changed
         self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._children: set[_Child] = set()
         self._running: dict[Job, _Child] = {}
         self._threads: list[threading.Thread] = []
+        self.slots = 0
 
     def start(self) -> None:
+        atexit.register(self._at_exit)
         for number in range(self._concurrency):
             thread = threading.Thread(target=self._slot, name=f"brigade-slot-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _slot(self) -> None:
-        trouble = Trouble("starting a process for handlers", self._restart, Ids(), self._clock)
         child: _Child | None = None
         while not self._closing.is_set():
-            if child is None and (child := self._hired(trouble)) is None:
+            if child is None and (child := self._hired()) is None:
                 break
             job = self._backlog.take()
             if job is None:
                 break
-            child = self._work(child, job)
+            self._work(child, job)
+            if not child.process.is_alive():
+                self._dismiss(child)
+                child = None
         if child is not None:
-            child.close()
+            self._dismiss(child)
 
-    def _hired(self, trouble: Trouble) -> _Child | None:
+    def _hired(self) -> _Child | None:
         """A process that is ready. One that dies as it starts costs no message an attempt."""
         while not self._closing.is_set():
-            child = _Child(self._settings)
+            child = _Child(self._settings, self._reach)
+            with self._lock:
+                self._children.add(child)
             if child.ready():
-                trouble.over()
+                with self._lock:
+                    self._trouble.over()
+                    self.slots += 1
+                self._changed()
                 return child
-            child.close()
-            delay = trouble.strikes(RuntimeError("it died before it was ready; its own output says why"))
+            self._bury(child)
+            with self._lock:
+                delay = self._trouble.strikes(RuntimeError("one died before it was ready; its own output says why"))
             self._closing.wait(delay)
         return None
 
-    def _work(self, child: _Child, job: Job) -> _Child | None:
-        """Run one job; returns the child if it can take another."""
-        self._running[job] = child
-        message = replace(job.message, opener=None)
-        try:
-            outcome = child.run(Assignment(job.source.name, message))
-        except Exception as error:
-            outcome = Failed(f"the message could not be handed to the handler's process: {error}")
-        del self._running[job]
-        alive = child.process.is_alive()
-        self._report(job, outcome)
-        if not alive:
-            child.close()
-        return child if alive else None
+    def _dismiss(self, child: _Child) -> None:
+        with self._lock:
+            self.slots -= 1
+        self._bury(child)
 
-    def interrupt(self, job: Job) -> bool:
-        """A lost lease is told to the handler; time that is up ends its process."""
-        job.stop.set()
-        child = self._running.get(job)
-        if child is None:
-            return False
-        if job.lost:
+    def _bury(self, child: _Child) -> None:
+        with self._lock:
+            self._children.discard(child)
+        child.close()
+
+    def _work(self, child: _Child, job: Job) -> None:
+        with self._lock:
+            self._running[job] = child
+            stopped = job.stop.is_set()
+        outcome: Outcome = Failed("it was stopped before it began")
+        if not stopped:
             try:
-                child.tell("stop")
-            except OSError:
-                log.debug("the handler of message %s has ended already", job.message.id)
-        else:
-            child.process.kill()
+                outcome = child.run(job.message)
+            except Exception as error:
+                outcome = Failed(f"the message could not be handed to the handler's process: {error}")
+        with self._lock:
+            del self._running[job]
+        self._report(job, outcome)
+
+    def tell(self, job: Job) -> None:
+        with self._lock:
+            job.stop.set()
+            child = self._running.get(job)
+            if child is not None:
+                child.stop()
+
+    def end(self, job: Job) -> bool:
+        with self._lock:
+            job.stop.set()
+            child = self._running.get(job)
+            if child is not None:
+                child.process.kill()
         return False
 
     def stop(self) -> None:
         self._closing.set()
-        for child in list(self._running.values()):
-            child.process.kill()
+        with self._lock:
+            for child in self._running.values():
+                child.process.kill()
         for thread in self._threads:
             thread.join(STOP_WITHIN)
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """The program ends without having stopped its worker: children must not keep it."""
+        self._closing.set()
+        with self._lock:
+            for child in self._children:
+                child.process.kill()

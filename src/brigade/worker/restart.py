@@ -35,7 +35,7 @@ class Restart:
         if self.maximum < self.base:
             raise ConfigError(f"Restart.maximum is {self.maximum!r}, less than base {self.base!r}")
         if self.most is not None:
-            check_limit(self.most, 1_000_000)
+            check_limit(self.most, 1_000_000, "Restart.most")
 
     def delay(self, tries: int, ids: Ids) -> float:
         """Seconds before try number `tries`, counted from 0."""
@@ -86,6 +86,9 @@ async def supervise(
         try:
             return await part()
         except Exception as error:
+            if "after shutdown" in str(error):
+                log.debug("%s ends with the program, which did not stop its worker", what)
+                return None
             if clock.monotonic() - began >= restart.healthy:
                 tries = 0
             if restart.most is not None and tries >= restart.most:

@@ -18,6 +18,7 @@ __all__ = ["Settler"]
 
 log = logging.getLogger("brigade.worker")
 MOST_AT_ONCE = 1000
+SOON = 0.5
 
 
 class Settler:
@@ -41,6 +42,7 @@ class Settler:
         self._full = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._leaving = asyncio.Event()
 
     def add(self, job: Job, settlement: Settlement) -> None:
         self._pending.append((job, settlement))
@@ -54,7 +56,9 @@ class Settler:
         self._full.set()
 
     async def finished(self) -> None:
-        """Wait until nothing is left to settle."""
+        """Wait until nothing is left to settle; from now on failures are tried again soon."""
+        self._leaving.set()
+        self._full.set()
         await self._quiet.wait()
 
     async def run(self) -> None:
@@ -66,27 +70,38 @@ class Settler:
                 await self._arrived.wait()
             # Company is worth waiting for only where it is likely to come.
             if self._source.speed.rate(self._clock.monotonic()) * self._linger >= 2 and not self._full.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._full.wait(), self._linger)
+                await self._until(self._full, self._linger)
             self._full.clear()
             batch, self._pending = self._pending[:MOST_AT_ONCE], self._pending[MOST_AT_ONCE:]
-            await self._settle(batch)
+            try:
+                await self._settle(batch)
+            except BaseException:
+                done = {job for job, _ in batch if job.settled}
+                self._pending = [one for one in batch if one[0] not in done] + self._pending
+                raise
+
+    async def _until(self, event: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     async def _settle(self, batch: list[tuple[Job, Settlement]]) -> None:
         try:
             answers: list[Any] = await self._source.queue.settle([settlement for _, settlement in batch])
         except (StoreUnavailable, PermissionDenied) as error:
             self._pending = batch + self._pending
-            await asyncio.sleep(self._trouble.strikes(error))
+            delay = self._trouble.strikes(error)
+            if self._leaving.is_set():
+                await asyncio.sleep(min(delay, SOON))
+            else:
+                await self._until(self._leaving, delay)
             return
-        except asyncio.CancelledError:
-            self._pending = batch + self._pending
-            raise
         except BrigadeError as error:
             await self._apart(batch, error)
             return
         self._trouble.over()
         for (job, settlement), answer in zip(batch, answers, strict=True):
+            job.settled = True
             self._done(job, settlement, not isinstance(answer, StaleLease))
 
     async def _apart(self, batch: list[tuple[Job, Settlement]], error: BrigadeError) -> None:
@@ -98,4 +113,5 @@ class Settler:
             return
         for job, settlement in batch:
             log.error("message %s of queue %s can't be settled: %s", job.message.id, self._source.name, error)
+            job.settled = True
             self._done(job, settlement, False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -25,9 +26,12 @@ from brigade.worker.jobs import Source
 from brigade.worker.reach import Reach
 from brigade.worker.relay import Relay
 from brigade.worker.restart import Restart
+from brigade.worker.signals import heard
 
 __all__ = ["Worker", "WorkerStatus"]
 
+log = logging.getLogger("brigade.worker")
+T = TypeVar("T")
 MOST_SLOTS = 10_000
 MOST_WEIGHT = 1000
 AnyQueue = Queue | AsyncQueue
@@ -86,11 +90,13 @@ class Worker:
             None if execution_timeout is None else seconds(execution_timeout, "execution_timeout", low=0.001)
         )
         self._grace = seconds(grace, "grace")
+        if restart is not None and not isinstance(restart, Restart):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"restart must be a Restart(...), not {restart!r}")
         self._settings = Settings(
             worker_id=self._hub.owner if worker_id is None else check_owner(worker_id),
-            concurrency=check_limit(concurrency, MOST_SLOTS),
+            concurrency=check_limit(concurrency, MOST_SLOTS, "concurrency"),
             prefetch=seconds(prefetch, "prefetch"),
-            max_prefetch=check_limit(max_prefetch, MOST_SLOTS),
+            max_prefetch=check_limit(max_prefetch, MOST_SLOTS, "max_prefetch"),
             linger=seconds(linger, "linger"),
             processed_cache_ttl=seconds(processed_cache_ttl, "processed_cache_ttl"),
             restart=restart or Restart(),
@@ -100,7 +106,10 @@ class Worker:
         self._engine: Engine | None = None
         self._slots: Executor | None = None
         self._last = WorkerStatus()
-        self._asked = threading.Event()
+        self._relay: Relay | None = None
+        self._failure: BaseException | None = None
+        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._signalled = False
 
     @property
     def worker_id(self) -> str:
@@ -124,22 +133,26 @@ class Worker:
         A second signal doesn't wait for handlers any longer.
         """
         self._must_be_sync("run")
-        with self._signals():
+        self._asked, self._signalled = SimpleQueue(), False
+        with heard(self._ask):
             self.start()
             try:
-                self._watch(until_empty=until_empty)
-                self._asked.wait()
+                self._end_when_empty(until_empty)
+                self._asked.get()
             finally:
                 self.stop()
         self._raise_failure()
 
     async def serve(self, *, until_empty: bool = False) -> None:
         """`run` for async programs."""
-        loop = asyncio.get_running_loop()
-        async with self:
-            with self._signals():
-                self._watch(until_empty=until_empty)
-                await loop.run_in_executor(None, self._asked.wait)
+        self._asked, self._signalled = SimpleQueue(), False
+        with heard(self._ask):
+            async with self:
+                self._end_when_empty(until_empty)
+                try:
+                    await _in_thread(self._asked.get)
+                finally:
+                    self._asked.put(None)
         self._raise_failure()
 
     def start(self) -> None:
@@ -154,7 +167,7 @@ class Worker:
 
     async def drain(self, grace: float | None = None) -> None:
         """`stop` for async programs."""
-        await asyncio.get_running_loop().run_in_executor(None, self._close, grace)
+        await _in_thread(self._close, grace)
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,7 +179,7 @@ class Worker:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.get_running_loop().run_in_executor(None, self._open)
+        await _in_thread(self._open)
         return self
 
     async def __aexit__(
@@ -186,9 +199,8 @@ class Worker:
                 raise ConfigError("the worker is running already; stop() it first")
             loop = self._hub.loop
             twin = self._hub.twin()
-            twin.events = Relay(self._hub.events, loop)
-            self._asked.clear()
-            self._failure: BaseException | None = None
+            twin.events = self._relay = Relay(self._hub.events, loop)
+            self._failure = None
             hub = Hub.over(twin).open()
             try:
                 hub.call(self._begin(hub, twin, loop if self._is_async else None))
@@ -196,7 +208,16 @@ class Worker:
                 hub.close()
                 raise
             self._own_hub = hub
-        self._tell_started(twin)
+            hub.submit(self._mind(self._engine))
+        self._tell_started()
+
+    async def _mind(self, engine: Engine | None) -> None:
+        """A part of the engine that gives up for good ends the worker."""
+        assert engine is not None
+        self._failure = await engine.failure()
+        if self._failure is not None:
+            log.error("worker %s can't go on: %r; stop() it", self.worker_id, self._failure)
+            self._asked.put(None)
 
     async def _begin(self, hub: Hub, twin: AsyncHub, loop: asyncio.AbstractEventLoop | None) -> None:
         sources: list[Source] = []
@@ -218,16 +239,22 @@ class Worker:
         loop: asyncio.AbstractEventLoop | None,
     ) -> Executor:
         concurrency, worker_id = self._settings.concurrency, self.worker_id
+        reach = Reach(hub, queues, engine.extended)
         if self._executor == "process":
             from brigade.worker.child import ChildSettings
             from brigade.worker.processes import ProcessSlots
 
-            url, options = twin.address
             functions = {name: handler.function for name, handler in self._handlers.items()}
-            settings = ChildSettings(functions, worker_id, url, options, twin.tracer)
-            restart, clock = self._settings.restart, twin.clock
-            return ProcessSlots(engine.backlog, engine.report, settings, concurrency, restart=restart, clock=clock)
-        reach = Reach(hub, queues)
+            return ProcessSlots(
+                engine.backlog,
+                engine.report,
+                reach,
+                ChildSettings(functions, worker_id, twin.tracer),
+                concurrency,
+                restart=self._settings.restart,
+                clock=twin.clock,
+                changed=engine.changed,
+            )
         if next(iter(self._handlers.values())).is_async:
             return LoopSlots(engine.backlog, engine.report, reach, twin.tracer, worker_id, concurrency, loop)
         return ThreadSlots(engine.backlog, engine.report, reach, twin.tracer, worker_id, concurrency)
@@ -240,68 +267,62 @@ class Worker:
             limit = self._grace if grace is None else seconds(grace, "grace")
             try:
                 hub.call(engine.stop(limit))
-                slots.stop()
             finally:
+                engine.backlog.close()
+                slots.stop()
                 self._last = self.status()
                 self._engine = self._own_hub = self._slots = None
                 hub.close()
-                self._asked.set()
+                self._asked.put(None)
         self._emit("workers-stopped")
 
-    def _watch(self, *, until_empty: bool) -> None:
-        """Have `run` told when there is a reason to end."""
+    def _end_when_empty(self, wanted: bool) -> None:
+        """Have `run` told when nothing is left to do."""
         engine, hub = self._engine, self._own_hub
-        assert engine is not None
-        assert hub is not None
+        if not wanted or engine is None or hub is None:
+            return
 
         async def watch() -> None:
-            self._failure = await engine.failure()
-            self._asked.set()
-
-        async def watch_empty() -> None:
             await engine.until_empty()
-            self._asked.set()
+            self._asked.put(None)
 
         hub.submit(watch())
-        if until_empty:
-            hub.submit(watch_empty())
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        """A signal: stop. A second one: stop now."""
-        if self._asked.is_set():
-            engine, hub = self._engine, self._own_hub
-            if engine is not None and hub is not None:
-                hub.soon(engine.hurry)
-        self._asked.set()
+    def _ask(self) -> None:
+        """A signal: stop. A second one: don't wait for handlers any longer."""
+        engine, hub = self._engine, self._own_hub
+        if self._signalled and engine is not None and hub is not None:
+            hub.soon(engine.hurry)
+        self._signalled = True
+        self._asked.put(None)
 
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        """Signals can only be caught in the main thread; elsewhere they are the program's affair."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        wanted = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self._ask) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _tell_started(self, twin: AsyncHub) -> None:
+    def _tell_started(self) -> None:
         self._emit("workers-started", concurrency=self._settings.concurrency, queues=self.queues)
         for name, (queue, _) in self._queues.items():
             if not queue.policy.ordering_guarantee:
                 self._emit("ordering-best-effort", queue=name, ordering=queue.policy.ordering)
 
     def _emit(self, name: str, queue: str | None = None, **fields: Any) -> None:
-        Relay(self._hub.events, self._hub.loop).emit(
-            name, queue or self.queues[0], None, worker_id=self.worker_id, **fields
-        )
+        if self._relay is not None:
+            self._relay.emit(name, queue or self.queues[0], None, worker_id=self.worker_id, **fields)
+
+
+async def _in_thread(work: Callable[..., T], *args: Any) -> T:
+    """Run something that blocks in a thread of its own: the program's pool may be full of workers that wait."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work(*args))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="brigade-wait", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _async(queue: AnyQueue) -> AsyncQueue:
