@@ -122,16 +122,17 @@ class Engine:
 
     def _room(self, source: Source) -> int:
         """How many to claim now: for slots that are free, and about two seconds of work beyond them."""
-        waiting = len(source.waiting)
         slots = self.executor.slots if self.executor is not None else 0
         ahead = source.speed.ahead(self._settings.prefetch, self._settings.max_prefetch, self._clock.monotonic())
-        if waiting > ahead // 2 or not slots:
+        free = slots - self.backlog.running
+        beyond = max(0, len(source.waiting) - free)
+        if beyond > ahead // 2 or not slots:
             return 0
-        free = max(0, slots - self.backlog.running - self.backlog.waiting)
+        free = max(0, free - self.backlog.waiting)
         if len(self._sources) > 1:
             total = sum(one.weight for one in self._sources)
             free = -(-free * source.weight // total)
-        return min(self._settings.max_prefetch, free + ahead - waiting)
+        return min(self._settings.max_prefetch, free + ahead - beyond)
 
     def _take_in(self, source: Source, messages: Iterable[Message]) -> None:
         now = self._clock.monotonic()

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -34,6 +34,7 @@ log = logging.getLogger("brigade.worker")
 T = TypeVar("T")
 MOST_SLOTS = 10_000
 MOST_WEIGHT = 1000
+SLICE = 0.5
 AnyQueue = Queue | AsyncQueue
 
 
@@ -138,7 +139,7 @@ class Worker:
             self.start()
             try:
                 self._end_when_empty(until_empty)
-                self._asked.get()
+                self._wait_asked()
             finally:
                 self.stop()
         self._raise_failure()
@@ -149,8 +150,10 @@ class Worker:
         with heard(self._ask):
             async with self:
                 self._end_when_empty(until_empty)
+                asked = asyncio.ensure_future(_in_thread(self._asked.get))
                 try:
-                    await _in_thread(self._asked.get)
+                    while not asked.done():
+                        await asyncio.wait([asked], timeout=SLICE)
                 finally:
                     self._asked.put(None)
         self._raise_failure()
@@ -287,6 +290,14 @@ class Worker:
             self._asked.put(None)
 
         hub.submit(watch())
+
+    def _wait_asked(self) -> None:
+        """Python runs signal handlers only between its own steps: wait in slices, or one may wait for ever."""
+        while True:
+            try:
+                return self._asked.get(timeout=SLICE)
+            except Empty:
+                continue
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
