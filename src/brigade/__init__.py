@@ -7,6 +7,8 @@ with brigade.connect("file://./jobs") as hub:
         tasks.ack(message, result={"ok": True})
 """
 
+from typing import TYPE_CHECKING, Any
+
 from brigade._version import __version__
 from brigade.errors import (
     BrigadeError,
@@ -40,7 +42,9 @@ from brigade.payload import NewMessage
 from brigade.policy import Backoff, Failure, QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.sync import Hub, Queue, connect
-from brigade.worker import AsyncContext, Context, Reject, Restart, Retry, Snooze, Worker, WorkerStatus
+
+if TYPE_CHECKING:
+    from brigade.worker import AsyncContext, Context, Reject, Restart, Retry, Snooze, Worker, WorkerStatus
 
 __all__ = [
     "Ack",
@@ -86,3 +90,14 @@ __all__ = [
     "connect",
     "connect_async",
 ]
+
+_OF_WORKERS = {"AsyncContext", "Context", "Reject", "Restart", "Retry", "Snooze", "Worker", "WorkerStatus"}
+
+
+def __getattr__(name: str) -> Any:
+    """Programs that only enqueue or claim don't pay for importing workers."""
+    if name in _OF_WORKERS:
+        from brigade import worker
+
+        return getattr(worker, name)
+    raise AttributeError(f"module 'brigade' has no attribute {name!r}")
