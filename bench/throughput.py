@@ -9,6 +9,7 @@ from typing import Any
 
 import brigade
 from bench.measure import FILE, FILE_FSYNC, MEMORY, MESSAGE, Case, Ground, Measurement, best_of
+from bench.workers import CASES as WORKERS
 
 __all__ = ["preload", "throughput"]
 
@@ -19,14 +20,14 @@ CALLERS = 64
 def throughput(ground: Ground) -> list[Measurement]:
     """Every case that runs in one process."""
     found: list[Measurement] = []
-    for case, batch in CASES:
+    for case, batch in (*CASES, *WORKERS):
         found += best_of(ground, case, batch=batch)
     return found
 
 
 def runs(total: int) -> int:
     """How many runs `throughput` makes, for the progress bar."""
-    return total * sum(len(case.messages) for case, _ in CASES)
+    return total * sum(len(case.messages) for case, _ in (*CASES, *WORKERS))
 
 
 def _blocking(work: Callable[[str, int], Coroutine[Any, Any, float]]) -> Callable[[str, int], float]:
