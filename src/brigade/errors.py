@@ -73,3 +73,7 @@ class CorruptObject(BrigadeError):
         super().__init__(f"object {key!r} is damaged: {reason}; {advice}")
         self.key = key
         self.reason = reason
+        self._advice = advice
+
+    def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str, str]]:
+        return CorruptObject, (self.key, self.reason, self._advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import itertools
 import os
 import queue
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from brigade.errors import BrigadeError
 from brigade.model import Lease, Message
 from brigade.queue import AsyncReader
 from brigade.tracing import Tracer
@@ -42,16 +44,18 @@ class Stop(msgspec.Struct):
 
 
 class Extension(msgspec.Struct):
-    """From the child: extend the lease of the message in hand."""
+    """From the child: extend the lease of that assignment's message."""
 
+    number: int
     seconds: float | None
 
 
 class Read(msgspec.Struct):
-    """From the child: the next bytes of the payload in hand; `again` starts at the beginning."""
+    """From the child: the next bytes of that assignment's payload, for the reader of that number."""
 
+    number: int
+    reader: int
     size: int
-    again: bool = False
 
 
 class Answer(msgspec.Struct):
@@ -79,6 +83,7 @@ class _Boss:
         self._changing = threading.Lock()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._number = 0
+        self._stopped = 0
         self._on_stop: Callable[[], None] | None = None
         self.assignments: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
         self.stop = threading.Event()
@@ -90,20 +95,27 @@ class _Boss:
             except (EOFError, OSError):
                 # The worker is gone: nobody extends the lease or takes the result.
                 os._exit(1)
+            except Exception as error:
+                said = Answer(error=BrigadeError(f"the worker's answer could not be read: {error}"))
             if isinstance(said, Assignment):
                 with self._changing:
                     self._number, self.stop = said.number, threading.Event()
+                    if said.number == self._stopped:
+                        self.stop.set()
                 self.assignments.put(said)
             elif isinstance(said, Answer):
                 self._answers.put(said)
-            elif isinstance(said, Stop) and said.number == self._number:
-                self._stop()
+            elif isinstance(said, Stop):
+                self._stop(said.number)
 
-    def _stop(self) -> None:
+    def _stop(self, number: int) -> None:
+        """It may come before its assignment, or after the handler has ended."""
         with self._changing:
-            self.stop.set()
-            if self._on_stop is not None:
-                self._on_stop()
+            self._stopped = number
+            if number == self._number:
+                self.stop.set()
+                if self._on_stop is not None:
+                    self._on_stop()
 
     def when_stopped(self, call: Callable[[], None] | None) -> None:
         """What to do when the handler in hand should stop."""
@@ -127,39 +139,52 @@ class _Boss:
             raise answer.error
         return answer.value
 
+    def hand(self) -> Hand:
+        """The way to the store for the assignment in hand."""
+        return Hand(self, self._number)
+
+
+class Hand:
+    """What one handler may ask of the worker. When its assignment is over it gets StaleLease."""
+
+    def __init__(self, boss: _Boss, number: int) -> None:
+        self._boss = boss
+        self._number = number
+        self._readers = itertools.count()
+
     def extend(self, _message: Message, seconds: float | None) -> Lease:
-        return self.ask(Extension(seconds))
+        return self._boss.ask(Extension(self._number, seconds))
 
     async def extend_async(self, message: Message, seconds: float | None) -> Lease:
         return await asyncio.to_thread(self.extend, message, seconds)
 
+    def read(self, reader: int, size: int) -> bytes:
+        return self._boss.ask(Read(self._number, reader, size))
+
     def open(self, _message: Message) -> io.BufferedReader:
-        return io.BufferedReader(_Payload(self), buffer_size=CHUNK)
+        return io.BufferedReader(_Payload(self, next(self._readers)), buffer_size=CHUNK)
 
     def open_async(self, _message: Message) -> AsyncReader:
-        return AsyncReader(self._chunks())
+        return AsyncReader(self._chunks(next(self._readers)))
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        again = True
-        while chunk := await asyncio.to_thread(self.ask, Read(CHUNK, again)):
-            again = False
+    async def _chunks(self, reader: int) -> AsyncIterator[bytes]:
+        while chunk := await asyncio.to_thread(self.read, reader, CHUNK):
             yield chunk
 
 
 class _Payload(io.RawIOBase):
     """A large payload, read through the worker."""
 
-    def __init__(self, boss: _Boss) -> None:
+    def __init__(self, hand: Hand, number: int) -> None:
         super().__init__()
-        self._boss = boss
-        self._again = True
+        self._hand = hand
+        self._number = number
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._boss.ask(Read(len(buffer), self._again))
-        self._again = False
+        data = self._hand.read(self._number, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
@@ -183,13 +208,14 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 def _handle(message: Message, handler: Handler, settings: ChildSettings, boss: _Boss) -> Outcome:
+    hand = boss.hand()
     if message.body is None:
-        message = replace(message, opener=boss.open_async if handler.is_async else boss.open)
+        message = replace(message, opener=hand.open_async if handler.is_async else hand.open)
     context: Context | AsyncContext
     if handler.is_async:
-        context = AsyncContext(message, settings.worker_id, boss.stop, boss.extend_async)
+        context = AsyncContext(message, settings.worker_id, boss.stop, hand.extend_async)
     else:
-        context = Context(message, settings.worker_id, boss.stop, boss.extend)
+        context = Context(message, settings.worker_id, boss.stop, hand.extend)
     try:
         with settings.tracer.handling(message, settings.worker_id):
             result = handler(message, context)

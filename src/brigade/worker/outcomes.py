@@ -96,7 +96,7 @@ def outcome_of_error(error: BaseException) -> Outcome:
             return Failed(error_text(str(error.reason)) or "", delay=error.delay)
         return Failed(error_text(f"{type(error).__name__}: {error}") or "")
     except BaseException:
-        return Failed(type(error).__name__)
+        return Failed(type(error).__name__, reject=isinstance(error, Reject))
 
 
 def outcome_of_result(message: Message, result: Any) -> Outcome:

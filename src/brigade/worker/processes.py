@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import itertools
 import logging
 import multiprocessing
 import pickle
@@ -15,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from msgspec.structs import replace
 
 from brigade.clock import Clock
-from brigade.errors import ConfigError
+from brigade.errors import BrigadeError, ConfigError, StaleLease
 from brigade.ids import Ids
 from brigade.model import Message
 from brigade.worker.child import Answer, Assignment, ChildSettings, Extension, Read, Stop, main
@@ -56,45 +57,48 @@ class _Child:
         self.process.start()
         theirs.close()
         self._sending = threading.Lock()
-        self._number = 0
+        self._numbers = itertools.count(1)
 
     def ready(self) -> bool:
         """Wait until it has imported the handler; False if it died of that."""
         return self._heard() == "ready"
 
-    def run(self, message: Message) -> Outcome:
-        self._number += 1
-        payload: io.BufferedReader | None = None
-        said: object = Assignment(self._number, replace(message, opener=None))
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def run(self, number: int, message: Message) -> Outcome:
+        readers: dict[int, io.BufferedReader] = {}
+        said: object = Assignment(number, replace(message, opener=None))
         try:
             self._tell(said)
             while not isinstance(said := self._heard(), Outcome | None):
-                if isinstance(said, Read):
-                    if said.again or payload is None:
-                        payload = self._reach.open(message)
-                    reader, size = payload, said.size
-                    self._answer(lambda reader=reader, size=size: reader.read(size))
-                elif isinstance(said, Extension):
-                    seconds = said.seconds
-                    self._answer(lambda seconds=seconds: self._reach.extend(message, seconds))
+                self._tell(self._answer(said, number, message, readers))
         except OSError:
             said = None
         finally:
-            if payload is not None:
-                payload.close()
+            for reader in readers.values():
+                reader.close()
         return Failed(self._epitaph()) if said is None else said
 
-    def _answer(self, work: Callable[[], object]) -> None:
+    def _answer(self, asked: object, number: int, message: Message, readers: dict[int, io.BufferedReader]) -> Answer:
+        """What the store says to a handler's request."""
         try:
-            answer = Answer(value=work())
+            if not isinstance(asked, Read | Extension) or asked.number != number:
+                raise StaleLease("that message is no longer in hand; its handler has ended")
+            if isinstance(asked, Extension):
+                return Answer(value=self._reach.extend(message, asked.seconds))
+            if asked.reader not in readers:
+                readers[asked.reader] = self._reach.open(message)
+            return Answer(value=readers[asked.reader].read(asked.size))
+        except BrigadeError as error:
+            return Answer(error=error)
         except Exception as error:
-            answer = Answer(error=error)
-        self._tell(answer)
+            return Answer(error=BrigadeError(f"{type(error).__name__}: {error}"))
 
-    def stop(self) -> None:
-        """Tell the handler in hand that its result no longer counts."""
+    def stop(self, number: int) -> None:
+        """Tell a handler that its result no longer counts."""
         try:
-            self._tell(Stop(self._number))
+            self._tell(Stop(number))
         except OSError:
             log.debug("the handler's process is gone already")
 
@@ -149,7 +153,7 @@ class ProcessSlots:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._children: set[_Child] = set()
-        self._running: dict[Job, _Child] = {}
+        self._running: dict[Job, tuple[_Child, int]] = {}
         self._threads: list[threading.Thread] = []
         self.slots = 0
 
@@ -204,13 +208,14 @@ class ProcessSlots:
         child.close()
 
     def _work(self, child: _Child, job: Job) -> None:
+        number = child.next_number()
         with self._lock:
-            self._running[job] = child
+            self._running[job] = child, number
             stopped = job.stop.is_set()
         outcome: Outcome = Failed("it was stopped before it began")
         if not stopped:
             try:
-                outcome = child.run(job.message)
+                outcome = child.run(number, job.message)
             except Exception as error:
                 outcome = Failed(f"the message could not be handed to the handler's process: {error}")
         with self._lock:
@@ -220,22 +225,24 @@ class ProcessSlots:
     def tell(self, job: Job) -> None:
         with self._lock:
             job.stop.set()
-            child = self._running.get(job)
-            if child is not None:
-                child.stop()
+            found = self._running.get(job)
+        if found is not None:
+            # Not from here: a child that does not read would hold up the engine.
+            child, number = found
+            threading.Thread(target=child.stop, args=(number,), name="brigade-tell", daemon=True).start()
 
     def end(self, job: Job) -> bool:
         with self._lock:
             job.stop.set()
-            child = self._running.get(job)
-            if child is not None:
-                child.process.kill()
+            found = self._running.get(job)
+            if found is not None:
+                found[0].process.kill()
         return False
 
     def stop(self) -> None:
         self._closing.set()
         with self._lock:
-            for child in self._running.values():
+            for child, _ in self._running.values():
                 child.process.kill()
         for thread in self._threads:
             thread.join(STOP_WITHIN)

@@ -15,17 +15,19 @@ class Speed:
         self._done = 0
         self._busy = 0.0
         self._last: float | None = None
+        self._ended = 0.0
 
     def begins(self, now: float) -> None:
         """A handler starts."""
         if self._last is None:
-            self._last = now
+            self._last = self._ended = now
 
     def ends(self, now: float, *, idle: bool) -> None:
         """A handler has ended; `idle` says that none is left."""
         if self._last is not None:
             self._busy += now - self._last
         self._last = None if idle else now
+        self._ended = now
         self._done += 1
         if self._busy >= WINDOW:
             recent = self._done / self._busy
@@ -36,9 +38,9 @@ class Speed:
     def rate(self, now: float) -> float:
         """Messages a second; 0 while nothing is known. When nothing ends any more it falls by itself."""
         busy = self._busy if self._last is None else self._busy + now - self._last
-        if self._rate is None:
-            return self._done / busy if busy > 0 else 0.0
-        return min(self._rate, (self._done + 1) / busy) if busy >= LONG else self._rate
+        known = self._rate if self._rate is not None else (self._done / busy if busy > 0 else 0.0)
+        silence = 0.0 if self._last is None else now - self._ended
+        return min(known, 1 / silence) if silence > WINDOW else known
 
     def ahead(self, seconds: float, most: int, now: float) -> int:
         """How many messages to hold beyond those that run."""
