@@ -47,8 +47,7 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(hub: Hub, handl
     queue = hub.queue("tasks", ONCE)
     queue.enqueue({"times": 1})
     with Worker(queue, handler, executor="process", concurrency=1) as worker:  # pyright: ignore[reportArgumentType]
-        until(lambda: queue.stats().failed == 1)
-        (parked,) = queue.failed()
+        (parked,) = until(queue.failed)
         assert said in str(parked.error)
         assert parked.attempts == 1
         until(lambda: len(handler_processes(os.getpid())) == 1)

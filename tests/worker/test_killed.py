@@ -136,7 +136,13 @@ def test_processes_of_handlers_end_with_a_killed_worker(
     until(lambda: not any(map(alive, processes)))
 
 
-@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize(
+    "executor",
+    [
+        "thread",
+        pytest.param("process", marks=pytest.mark.xfail(strict=True, reason="children are waited for before they end")),
+    ],
+)
 def test_a_program_that_forgets_to_stop_its_worker_ends_nevertheless(
     executor: str, url: str, hub: Hub, tmp_path: Path, running: list[Running]
 ) -> None:

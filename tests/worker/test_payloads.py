@@ -67,8 +67,7 @@ def test_a_damaged_payload_is_a_failed_attempt(hub: Hub, tmp_path: Path, executo
     data = blob.read_bytes()
     blob.write_bytes(data[:-100])
     with Worker(queue, worker_handlers.measure, executor=executor, concurrency=1):
-        until(lambda: queue.stats().failed == 1)
-        (parked,) = queue.failed()
+        (parked,) = until(queue.failed)
         assert "damaged" in str(parked.error)
         fine = queue.enqueue(b"y" * SIZE)
         until(lambda: queue.get(fine.id).state is State.SUCCEEDED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -81,17 +80,17 @@ def test_without_the_memory_it_is_handled_again(queue: Queue, lost: LostAcks, ho
     runs: list[int] = []
     lost.until_claimed(2)
     queue.enqueue("x")
-
-    def handler(message: Message) -> None:
-        runs.append(message.attempt)
-        if how == "cleared":
-            # After this run has been remembered, and before the message comes back.
-            threading.Timer(0.2, queue.clear_queue_cache).start()
-
     ttl = 0 if how == "no cache" else 300
-    with Worker(queue, handler, concurrency=2, processed_cache_ttl=ttl):
+    with Worker(queue, lambda message: runs.append(message.attempt), concurrency=2, processed_cache_ttl=ttl):
+        if how == "cleared":
+            until(lambda: _remembered(queue))
+            queue.clear_queue_cache()
         until(lambda: ended(queue))
     assert runs == [1, 2]
+
+
+def _remembered(queue: Queue) -> int:
+    return len(queue.asynchronous.hub.processed._done)
 
 
 def test_a_failed_attempt_is_not_remembered(queue: Queue) -> None:

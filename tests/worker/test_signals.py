@@ -168,4 +168,5 @@ def test_run_until_empty_ends_by_itself(url: str, queue: Queue, running: list[Ru
     assert queue.stats().succeeded == 31
     assert [queue.get(one.id).result for one in receipts] == [f"m{n}" for n in range(30)]
     assert worker.lines[-1] == "end"
-    assert '"processed": 31' in worker.lines[-3]
+    (status,) = worker.wait_for("status")
+    assert '"processed": 31' in status

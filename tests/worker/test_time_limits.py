@@ -23,8 +23,7 @@ def limited(max_retries: int = 1, limit: float | None = LIMIT) -> QueuePolicy:
 
 def failed_in_time(queue: Queue, heard: list[Event]) -> None:
     """One message, two attempts, both ended by the limit."""
-    until(lambda: queue.stats().failed == 1)
-    (parked,) = queue.failed()
+    (parked,) = until(queue.failed)
     assert parked.attempts == 2
     assert "execution_timeout" in str(parked.error)
     until(lambda: len(named(heard, "message-outcome")) == 2)

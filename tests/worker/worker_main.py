@@ -13,8 +13,17 @@ import brigade
 from brigade import Event, Worker
 
 
+_saying = threading.Lock()
+
+
+def say(*words: object) -> None:
+    """A line, whole, whichever thread it comes from."""
+    with _saying:
+        print(*words, flush=True)
+
+
 def show(event: Event) -> None:
-    print(event.name, event.id, json.dumps(event.fields, default=str), flush=True)
+    say(event.name, event.id, json.dumps(event.fields, default=str))
 
 
 def handler_of(given: dict[str, Any]) -> Any:
@@ -31,12 +40,11 @@ def blocking(given: dict[str, Any]) -> None:
             hub.on("message-processing", lambda _: begun.set())
             worker.start()
             begun.wait(60)
-            print("left", flush=True)
+            say("left")
             raise SystemExit(3)
         worker.run(until_empty=given["how"] == "until_empty")
-        print(
-            "status", json.dumps({name: getattr(worker.status(), name) for name in worker.status().__struct_fields__})
-        )
+        status = worker.status()
+        say("status", json.dumps({name: getattr(status, name) for name in status.__struct_fields__}))
 
 
 async def serving(given: dict[str, Any]) -> None:
@@ -52,7 +60,7 @@ def main() -> None:
         asyncio.run(serving(given))
     else:
         blocking(given)
-    print("end", flush=True)
+    say("end")
 
 
 if __name__ == "__main__":
