@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from brigade.checks import as_json, check_ids, check_limit, error_text, seconds
-from brigade.errors import ConfigError, QueuePaused, StaleLease
+from brigade.errors import BrigadeError, ConfigError, QueuePaused, StaleLease
 from brigade.machine import State
 from brigade.model import (
     Ack,
@@ -215,13 +215,24 @@ class AsyncQueue:
         return await self.settle([Ack(message) for message in messages])
 
     async def settle(self, settlements: Iterable[Settlement]) -> list[Result]:
-        """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception."""
+        """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception.
+
+        Where the store fails for some of them that error is raised; the others are settled all the same.
+        """
+        answers = await self.settle_each(settlements)
+        for answer in answers:
+            if isinstance(answer, BrigadeError) and not isinstance(answer, StaleLease):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BrigadeError) or isinstance(answer, StaleLease)]
+
+    async def settle_each(self, settlements: Iterable[Settlement]) -> list[Lease | State | BrigadeError]:
+        """`settle`, but where the store fails for some of them that error is their result."""
         wanted = [_checked(settlement) for settlement in settlements]
         if not wanted:
             return []
         answers = await self._store.settle(self.name, wanted)
         self._tell_settled(wanted, answers)
-        return [answer if isinstance(answer, StaleLease) else answer.lease or answer.state for answer in answers]
+        return [answer if isinstance(answer, BrigadeError) else answer.lease or answer.state for answer in answers]
 
     async def _one(self, settlement: Settlement) -> Lease | State:
         answer = (await self.settle([settlement]))[0]
@@ -312,7 +323,7 @@ class AsyncQueue:
             waited = max(0, message.claimed_at_ms - message.enqueued_at_ms)
             events.emit("message-claimed", self.name, message.id, waited=waited, **common)
 
-    def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | StaleLease]) -> None:
+    def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | BrigadeError]) -> None:
         events = self._hub.events
         outcomes = events.wanted("message-outcome")
         acks = outcomes or events.wanted("message-completed")
@@ -321,7 +332,7 @@ class AsyncQueue:
         now = self._hub.clock.now()
         ends = [pair for pair in zip(settlements, answers, strict=True) if acks or type(pair[0]) is not Ack]
         for settlement, answer in ends:
-            if isinstance(answer, StaleLease) or isinstance(settlement, Extend | Release):
+            if isinstance(answer, BrigadeError) or isinstance(settlement, Extend | Release):
                 continue
             message = settlement.message
             common = _told_of(message)

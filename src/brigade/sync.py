@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
-from brigade.errors import ConfigError
+from brigade.errors import BrigadeError, ConfigError
 from brigade.events import Event
 from brigade.hub import AsyncHub
 from brigade.machine import State
@@ -281,6 +281,10 @@ class Queue:
     def settle(self, settlements: Iterable[Settlement]) -> list[Result]:
         """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception."""
         return self._hub.call(self._async.settle(list(settlements)))
+
+    def settle_each(self, settlements: Iterable[Settlement]) -> list[Lease | State | BrigadeError]:
+        """`settle`, but where the store fails for some of them that error is their result."""
+        return self._hub.call(self._async.settle_each(list(settlements)))
 
     def stats(self) -> Stats:
         """How many messages are where."""

@@ -136,6 +136,6 @@ async def _load(lab: Lab, by: int, grants: list[Grant]) -> list[Message]:
     return await lab.connection(by).run(lambda: store.load(grants))
 
 
-async def _settle(lab: Lab, by: int, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
+async def _settle(lab: Lab, by: int, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
     store = lab.connection(by).store
     return await lab.connection(by).run(lambda: store.settle(queue, settlements))

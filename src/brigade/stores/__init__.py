@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from brigade.clock import Clock
-from brigade.errors import StaleLease
+from brigade.errors import BrigadeError
 from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
@@ -94,8 +94,12 @@ class Store(Protocol):
         """Have waiting claims of this process look at once: somebody knows of something new."""
         ...
 
-    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
-        """Ack, nack, extend and release: one answer each, in order."""
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        """Ack, nack, extend and release: one answer each, in order.
+
+        StaleLease says that it was refused; another error, that this one may not have been written while others
+        were. Where none was written that error is raised.
+        """
         ...
 
     async def paused(self, queue: str) -> bool: ...

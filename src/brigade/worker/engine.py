@@ -71,6 +71,7 @@ class Engine:
         self._told = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._rested = asyncio.Event()
         self._hurry = asyncio.Event()
         self._fetchers: list[asyncio.Task[None]] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -202,8 +203,10 @@ class Engine:
             self._changed[source].set()
             if not source.waiting and not source.running:
                 self._settlers[source].hurry()
-        if not any(source.held for source in self._sources) and not self.backlog.running:
-            self._idle.set()
+        if not self.backlog.running:
+            self._rested.set()
+            if not any(source.held for source in self._sources):
+                self._idle.set()
 
     def _settled(self, job: Job, settlement: Settlement, accepted: bool) -> None:
         job.source.let_go(job)
@@ -335,8 +338,9 @@ class Engine:
             for job in self.backlog.withdraw(source):
                 self._decide(job, Snoozed())
             self._settlers[source].hurry()
+        self._rested.clear()
         self._look_around()
-        await self._until(self._idle, grace)
+        await self._until(self._rested, grace)
         for source in self._sources:
             for job in list(source.held.values()):
                 if not job.decided:

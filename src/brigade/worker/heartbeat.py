@@ -42,6 +42,7 @@ class Heartbeat:
         tick = min(SLOWEST, max(FASTEST, length / 12))
         while True:
             if not self._source.held:
+                self._trouble.forget()
                 self._begun.clear()
                 await self._begun.wait()
             await asyncio.sleep(tick)
@@ -52,7 +53,7 @@ class Heartbeat:
 
     async def _extend(self, due: list[Job], lose: Callable[[Job], None]) -> None:
         try:
-            answers = await self._source.queue.settle([Extend(job.message) for job in due])
+            answers = await self._source.queue.settle_each([Extend(job.message) for job in due])
         except QueueNotFound:
             for job in due:
                 lose(job)
@@ -60,7 +61,11 @@ class Heartbeat:
         except BrigadeError as error:
             await asyncio.sleep(min(self._trouble.strikes(error), SLOWEST))
             return
-        self._trouble.over()
+        failures = [one for one in answers if isinstance(one, BrigadeError) and not isinstance(one, StaleLease)]
+        if failures:
+            self._trouble.strikes(failures[0])
+        else:
+            self._trouble.over()
         for job, answer in zip(due, answers, strict=True):
             if isinstance(answer, StaleLease):
                 lose(job)

@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 
 from msgspec.structs import replace
@@ -158,6 +159,8 @@ class ProcessSlots:
         self.slots = 0
 
     def start(self) -> None:
+        # Registered after multiprocessing's own, which waits for children: so this one runs first.
+        import_module("multiprocessing.util")
         atexit.register(self._at_exit)
         for number in range(self._concurrency):
             thread = threading.Thread(target=self._slot, name=f"brigade-slot-{number}", daemon=True)

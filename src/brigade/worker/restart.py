@@ -68,6 +68,10 @@ class Trouble:
         self._tries += 1
         return delay
 
+    def forget(self) -> None:
+        """Nothing is left that could fail."""
+        self._tries, self._said = 0, ""
+
     def over(self) -> None:
         """It works (again)."""
         if self._tries:

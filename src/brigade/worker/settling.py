@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from brigade.clock import Clock
 from brigade.errors import BrigadeError, PermissionDenied, QueueNotFound, StaleLease, StoreUnavailable
@@ -76,8 +75,9 @@ class Settler:
             try:
                 await self._settle(batch)
             except BaseException:
-                done = {job for job, _ in batch if job.settled}
-                self._pending = [one for one in batch if one[0] not in done] + self._pending
+                waiting = {job for job, _ in self._pending}
+                lost = [one for one in batch if not one[0].settled and one[0] not in waiting]
+                self._pending = lost + self._pending
                 raise
 
     async def _until(self, event: asyncio.Event, seconds: float) -> None:
@@ -87,31 +87,31 @@ class Settler:
 
     async def _settle(self, batch: list[tuple[Job, Settlement]]) -> None:
         try:
-            answers: list[Any] = await self._source.queue.settle([settlement for _, settlement in batch])
-        except (StoreUnavailable, PermissionDenied) as error:
-            self._pending = batch + self._pending
-            delay = self._trouble.strikes(error)
-            if self._leaving.is_set():
-                await asyncio.sleep(min(delay, SOON))
-            else:
-                await self._until(self._leaving, delay)
-            return
+            answers = await self._source.queue.settle_each([settlement for _, settlement in batch])
         except BrigadeError as error:
-            await self._apart(batch, error)
-            return
-        self._trouble.over()
+            if len(batch) > 1 and not isinstance(error, StoreUnavailable | PermissionDenied | QueueNotFound):
+                # One of them can't be settled: it is not to keep the others from it.
+                await self._settle(batch[: len(batch) // 2])
+                await self._settle(batch[len(batch) // 2 :])
+                return
+            answers = [error] * len(batch)
+        again: list[tuple[Job, Settlement]] = []
+        trouble: BrigadeError | None = None
         for (job, settlement), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, StoreUnavailable | PermissionDenied):
+                again.append((job, settlement))
+                trouble = answer
+                continue
+            if isinstance(answer, BrigadeError) and not isinstance(answer, StaleLease):
+                log.error("message %s of queue %s can't be settled: %s", job.message.id, self._source.name, answer)
             job.settled = True
-            self._done(job, settlement, not isinstance(answer, StaleLease))
-
-    async def _apart(self, batch: list[tuple[Job, Settlement]], error: BrigadeError) -> None:
-        """One of them can't be settled: find it, so that it doesn't keep the others from it."""
-        if len(batch) > 1 and not isinstance(error, QueueNotFound):
-            middle = len(batch) // 2
-            await self._settle(batch[:middle])
-            await self._settle(batch[middle:])
+            self._done(job, settlement, not isinstance(answer, BrigadeError))
+        self._pending = again + self._pending
+        if trouble is None:
+            self._trouble.over()
             return
-        for job, settlement in batch:
-            log.error("message %s of queue %s can't be settled: %s", job.message.id, self._source.name, error)
-            job.settled = True
-            self._done(job, settlement, False)
+        delay = self._trouble.strikes(trouble)
+        if self._leaving.is_set():
+            await asyncio.sleep(min(delay, SOON))
+        else:
+            await self._until(self._leaving, delay)

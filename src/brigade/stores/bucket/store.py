@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -207,9 +208,9 @@ class BucketStore:
             held.view.stale()
             held.wake()
 
-    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | StaleLease]:
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
         held = await self._queue(queue)
-        answers: list[Settled | StaleLease] = [_NOT_SETTLED] * len(settlements)
+        answers: list[Settled | BrigadeError] = [_NOT_SETTLED] * len(settlements)
         groups: dict[str, SettleGroup] = {}
         now = self.env.now()
         for position, settlement in enumerate(settlements):
@@ -229,10 +230,31 @@ class BucketStore:
                 if change.result is not None:
                     change = await self._shrink(held, message, change)
                 group.add(change, position)
-        work = [self._settle_group(held, group, answers, settlements) for group in groups.values()]
-        await (work[0] if len(work) == 1 else asyncio.gather(*work))
+        await self._settle_groups(held, list(groups.values()), answers, settlements)
         self._finish_soon(held)
         return answers
+
+    async def _settle_groups(
+        self,
+        held: HeldQueue,
+        groups: Sequence[SettleGroup],
+        answers: list[Settled | BrigadeError],
+        settlements: Sequence[Settlement],
+    ) -> None:
+        """Each segment for itself: one that can't be written doesn't hide what became of the others."""
+        work = [self._settle_group(held, group, answers, settlements) for group in groups]
+        if len(work) == 1:
+            await work[0]
+            return
+        ends = await asyncio.gather(*work, return_exceptions=True)
+        failures = [end for end in ends if end is not None]
+        for group, end in zip(groups, ends, strict=True):
+            if end is None:
+                continue
+            if not isinstance(end, BrigadeError) or len(failures) == len(groups):
+                raise end
+            for place in itertools.chain.from_iterable(group.positions):
+                answers[place] = end
 
     async def paused(self, queue: str) -> bool:
         return (await self._queue(queue)).view.paused
@@ -381,7 +403,7 @@ class BucketStore:
         self,
         held: HeldQueue,
         group: SettleGroup,
-        answers: list[Settled | StaleLease],
+        answers: list[Settled | BrigadeError],
         settlements: Sequence[Settlement],
     ) -> None:
         name = group.name
