@@ -12,7 +12,6 @@ from typing import Any
 import brigade
 from brigade import Event, Worker
 
-
 _saying = threading.Lock()
 
 
