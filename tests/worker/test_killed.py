@@ -140,7 +140,7 @@ def test_processes_of_handlers_end_with_a_killed_worker(
     "executor",
     [
         "thread",
-        pytest.param("process", marks=pytest.mark.xfail(strict=True, reason="children are waited for before they end")),
+        "process",
     ],
 )
 def test_a_program_that_forgets_to_stop_its_worker_ends_nevertheless(

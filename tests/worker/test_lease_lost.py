@@ -250,7 +250,7 @@ def test_an_attempt_that_begins_while_the_one_before_is_being_settled_is_held(
         free.wait(30)
 
     receipt = queue.enqueue("fails")
-    real = brigade.AsyncQueue.settle
+    real = brigade.AsyncQueue.settle_each
 
     async def slow_answer(self: brigade.AsyncQueue, settlements: Any) -> Any:
         wanted = list(settlements)
@@ -262,7 +262,7 @@ def test_an_attempt_that_begins_while_the_one_before_is_being_settled_is_held(
             released.set()
         return answers
 
-    monkeypatch.setattr(brigade.AsyncQueue, "settle", slow_answer)
+    monkeypatch.setattr(brigade.AsyncQueue, "settle_each", slow_answer)
     with Worker(queue, handler, concurrency=2, worker_id="victim", grace=0) as worker:
         until(lambda: len(began) >= 2)
         assert released.wait(20)

@@ -144,7 +144,6 @@ def test_a_worker_that_cant_reach_the_store_stops_nevertheless(memory: Hub, outa
     assert queue.get(receipt.id).result == "second"
 
 
-@pytest.mark.xfail(strict=True, reason="acks that were applied are taken for lost leases when the batch is tried again")
 def test_one_segment_that_fails_doesnt_spoil_the_others(memory: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch over several segments, one of whose swaps fails at first: each message ends once, and is told once."""
     queue = memory.queue("tasks", LONG)
