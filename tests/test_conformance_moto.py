@@ -1,0 +1,23 @@
+"""The conformance suite on S3, as moto serves it: the same protocol from other hands."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from brigade.testing.conformance import Harness, suite
+from brigade.testing.servers.fixtures import moto_server
+from brigade.testing.servers.s3 import s3_url
+
+__all__ = ["moto_server"]
+
+
+@pytest.fixture
+async def harness(moto_server: str) -> AsyncIterator[Harness]:
+    async with Harness(s3_url(moto_server, f"conformance/{uuid.uuid4().hex}")) as made:
+        yield made
+
+
+globals().update(suite())
