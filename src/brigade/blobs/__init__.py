@@ -154,6 +154,9 @@ class Blobs(Protocol):
     poll_interval: float
     """Seconds between looks of a waiting claimer, when nothing wakes it."""
 
+    patience: float
+    """For how many seconds a ledger that another process has just written is taken to be in use, without a look."""
+
     immediate: bool
     """Whether `try_now` answers every operation, so that running things side by side gains nothing."""
 

@@ -70,6 +70,7 @@ class CloudBlobs:
     immediate = False
     listing_ttl = 1.0
     poll_interval = 8.0
+    patience = 2.0
 
     def __init__(self, bucket: Bucket, *, listing_ttl: float | None = None, poll_interval: float | None = None) -> None:
         self._obstore = load_obstore()
