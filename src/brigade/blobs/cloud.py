@@ -352,8 +352,9 @@ class CloudBlobs:
         return etag
 
     async def _delete_if(self, key: str, etag: str) -> object:
-        if not await self._can_delete_if():
-            return UNSUPPORTED
+        able = await self._can_delete_if()
+        if not able:
+            return UNKNOWN if able is None else UNSUPPORTED
         for attempt in itertools.count():
             trouble = await self._ask_delete_if(key, etag)
             if trouble is None:
@@ -389,36 +390,39 @@ class CloudBlobs:
                     timeout=timeout or bucket.timeout,
                     insecure=bucket.insecure,
                     ca_file=bucket.ca_file,
+                    proxy=bucket.proxy,
                 )
             except OSError as error:
                 return error
 
         return await self._call(ask)
 
-    async def _can_delete_if(self) -> bool:
-        """Whether this store heeds a condition on a delete: tried once, on an object made for it."""
+    async def _can_delete_if(self) -> bool | None:
+        """Whether this store heeds a condition on a delete: seen once, on an object made for it. None: not yet."""
         if self._probing is None:
             self._probing = asyncio.Lock()
         async with self._probing:
             if self._deletes_if is None:
                 self._deletes_if = await self._probe_delete_if()
-                if not self._deletes_if:
+                if self._deletes_if is False:
                     log.info("%s has no conditional delete: emptied lanes and used ids stay", self._bucket.place)
             return self._deletes_if
 
-    async def _probe_delete_if(self) -> bool:
+    async def _probe_delete_if(self) -> bool | None:
         key = f"probe/{self._ids.nonce()}"
         etag = await self._write("create", key, key.encode(), "create")
         if not isinstance(etag, str):
-            return False
+            return None
         other = str(int(etag) - 1) if self._scheme == "gs" else f"{'0' * 31}1"
         refused = await self._ask_delete_if(key, other)
-        done = await self._ask_delete_if(key, etag) if refused and refused.cause is Cause.LOST else refused
-        if done is None and refused is not None:
-            return True
+        if refused is not None and refused.cause is Cause.LOST:
+            done = await self._ask_delete_if(key, etag)
+            if done is None:
+                return True
+            refused = done
         with contextlib.suppress(BrigadeError):
             await self._delete((key,))
-        return False
+        return None if refused is not None and refused.cause in TRY_AGAIN else False
 
     def _measure_soon(self) -> None:
         self._clock_due = self._clock.monotonic() + CLOCK_EVERY * self._ids.uniform(0.8, 1.2)

@@ -30,6 +30,7 @@ class Bucket:
     concurrency: int = 32
     insecure: bool = False
     ca_file: str | None = None
+    proxy: str | None = None
 
 
 def load_obstore() -> Any:
@@ -82,6 +83,7 @@ def connect_bucket(scheme: str, place: str, options: Mapping[str, Any]) -> Bucke
         options.get("concurrency", 32),
         options.get("insecure", False),
         options.get("ca_file"),
+        options.get("proxy"),
     )
 
 

@@ -206,7 +206,8 @@ def explain(trouble: Trouble, verb: str, place: Place, tries: int = 1) -> Brigad
             )
         case Cause.DENIED:
             return PermissionDenied(
-                f"the credentials may not {verb} objects in {place}{said}; grant the rights that docs/cloud.md lists"
+                f"the credentials may not {verb} objects in {place}{said}; check them, and grant the rights that "
+                "docs/cloud.md lists"
             )
         case Cause.REGION:
             return ConfigError(f"{place} is in another region{said}; name it with region=")

@@ -43,9 +43,12 @@ def request(
     timeout: float,
     insecure: bool = False,
     ca_file: str | None = None,
+    proxy: str | None = None,
 ) -> Answer:
     """Ask once. Raises OSError where there is no answer."""
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+    if proxy is not None:
+        handlers.append(urllib.request.ProxyHandler({"http": proxy, "https": proxy}))
     if url.startswith("https://"):
         context = ssl.create_default_context()
         if ca_file is not None:

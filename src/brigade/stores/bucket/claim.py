@@ -110,7 +110,7 @@ def refresh(env: Env, view: QueueView) -> Proto[None]:
 def _list_more(env: Env, view: QueueView) -> Proto[None]:
     """Go on with the listing until there are enough candidates that may have something to give.
 
-    A ledger that somebody else has just written is most likely in use: it is not looked into for a while, where a look costs.
+    A ledger that somebody else has just written is most likely in use: where a look costs, it has to wait.
     """
     known = view.ledgers_before
     found = yield from _list_candidates(env, view, known)
