@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from brigade.testing.conformance import Harness, suite
+from brigade.testing.conformance import VERBS, Harness, suite
 from brigade.testing.servers.fixtures import moto_server
 from brigade.testing.servers.s3 import s3_url
 
@@ -20,4 +20,6 @@ async def harness(moto_server: str) -> AsyncIterator[Harness]:
         yield made
 
 
-globals().update(suite())
+tests = suite(*(verb for verb in VERBS if verb != "bad_input"))  # refused before any store is asked
+del tests["test_a_message_behind_a_thousand_leased_ones_is_found"]  # a slow server makes it no truer
+globals().update(tests)

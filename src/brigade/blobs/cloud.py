@@ -372,7 +372,7 @@ class CloudBlobs:
         try:
             url: str = await self._call(self._obstore.sign, self._bucket.once, "DELETE", self._path(key), SIGNED_FOR)
         except self._errors as error:
-            return diagnose(error)
+            return Trouble(Cause.WRONG, 0, "", diagnose(error).said)
         self._counts["deleteif"] += 1
         return trouble_of(await self._ask("DELETE", url, {name: value, "x-ms-version": "2023-11-03"}))
 

@@ -19,6 +19,8 @@ __all__ = ["Nothing", "cli", "run"]
 
 OK, ERROR, USAGE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 130
 COMMANDS = {
+    "bench": "brigade.cli.bench:bench",
+    "cost": "brigade.cli.bench:cost",
     "demo": "brigade.cli.demo:demo",
     "enqueue": "brigade.cli.enqueue:enqueue",
     "get": "brigade.cli.look:get",

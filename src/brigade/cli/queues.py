@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from brigade.cli.app import Nothing
+from brigade.cli.bench import cost_line
 from brigade.cli.common import age, connected, console, json_option, print_json, table, url_option
 from brigade.sync import Hub
 
@@ -65,6 +66,8 @@ def stats(names: tuple[str, ...], url: str, as_json: bool) -> None:
         label = f"{name} (paused)" if counts.paused else name
         shown.add_row(label, *(f"{values[count]:,}" for count in COUNTS), age(counts.oldest_age))
     console().print(shown)
+    if line := cost_line(url, hub.requests()):
+        click.echo(line)
 
 
 @click.command(short_help="Finish what crashes left behind.")

@@ -110,9 +110,9 @@ def refresh(env: Env, view: QueueView) -> Proto[None]:
 def _list_more(env: Env, view: QueueView) -> Proto[None]:
     """Go on with the listing until there are enough candidates that may have something to give.
 
-    A ledger that somebody else has just written is most likely in use: where a look costs, it has to wait.
+    In a crowd a ledger that somebody else has just written is most likely in use: where a look costs, it has to wait.
     """
-    known = view.ledgers_before
+    known, patience = view.ledgers_before, view.patience if view.crowd else -FOREVER
     found = yield from _list_candidates(env, view, known)
     if found:
         items = yield from _list_ledgers(view, found[0], found[-1])
@@ -120,7 +120,7 @@ def _list_more(env: Env, view: QueueView) -> Proto[None]:
             item = items.get(name)
             if item is not None:
                 seen = known.get(name)
-                other = KnownLedger(None, None, item.modified + view.patience)
+                other = KnownLedger(None, None, item.modified + patience)
                 view.ledgers[name] = seen if seen and seen.etag == item.etag else other
     view.candidates = sorted({*view.candidates, *found})
     if view.more_after is None:

@@ -19,6 +19,7 @@ from brigade.ids import Ids
 from brigade.stores.bucket.keys import corrupt_key
 
 __all__ = [
+    "MOST_TRIES",
     "Env",
     "Lost",
     "Parallel",
