@@ -137,30 +137,31 @@ class CloudBlobs:
 
     async def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncGenerator[bytes]:
         """One request for the whole; where it breaks, another one for the rest of the same object."""
-        position, etag, held = 0, "", bytearray()
-        for attempt in itertools.count():
+        position, size, etag, held, attempt = 0, -1, "", bytearray(), 0
+        while position != size:
             self._counts["get"] += 1
-            options: dict[str, Any] = {}
+            options: dict[str, Any] | None = None
             if position:
                 options = {"range": {"offset": position}, "if_match": f'"{etag}"'}
             try:
-                found = await self._call(self._bucket.once.get, self._path(key), options=options or None)
-                etag = _bare(found.meta["e_tag"])
+                found = await self._call(self._bucket.once.get, self._path(key), options=options)
+                etag, size = _bare(found.meta["e_tag"]), found.meta["size"]
                 pieces: Iterator[Any] = iter(found.stream(min_chunk_size=chunk))
                 while (piece := await self._call(_next, pieces)) is not None:
-                    position += len(piece)
+                    position, attempt = position + len(piece), 0
                     held += piece
                     while len(held) >= chunk:
                         yield bytes(held[:chunk])
                         del held[:chunk]
-                if held:
-                    yield bytes(held)
-                return
+                break
             except self._errors as error:
                 trouble = diagnose(error)
                 if trouble.cause in (Cause.ABSENT, Cause.LOST):
                     raise MessageNotFound(f"payload {key!r} is gone: its message has ended") from None
                 await self._again("get", trouble, attempt, TRY_AGAIN)
+                attempt += 1
+        if held:
+            yield bytes(held)
 
     def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
         return None
