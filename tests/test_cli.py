@@ -188,7 +188,7 @@ def test_what_is_not_there_ends_with_3(run: Run, tmp_path: Path, arguments: tupl
         (("enqueue", "tasks", "hi", "--attribute", "novalue"), "is not KEY=VALUE"),
         (("enqueue", "tasks", "a", "b", "--id", "x"), "--id names one message"),
         (("enqueue", "tasks", "--file", "missing"), "does not exist"),
-        (("stats", "--url", "s3://bucket"), "s3:// is not supported by this version"),
+        (("stats", "--url", "s3://"), "s3:// needs a bucket"),
         (("stats", "--url", "ftp://x"), "is not a kind of store"),
         (("stats", "--url", "memory://x"), "lives inside one process"),
         (("stats", "--url", "file://./x?fsnc=off"), "has no option 'fsnc'"),

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+from brigade.blobs.cloud_options import OPTIONS
 from brigade.errors import ConfigError
 from brigade.stores import Store
 
@@ -15,7 +16,7 @@ __all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch"]
 Opener = Callable[[str, str, dict[str, Any]], Store]
 """Makes a store from scheme, place and options. It does no I/O: that is for the store's `open`."""
 
-_LATER = {"s3", "az", "gs", "postgresql", "http", "https"}
+_LATER = {"postgresql", "http", "https"}
 
 
 class Kind(NamedTuple):
@@ -40,6 +41,7 @@ def switch(name: str, value: object) -> bool:
 KINDS: dict[str, Kind] = {
     "memory": Kind("brigade.stores.bucket.opening:open_memory", {}),
     "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch}),
+    **{scheme: Kind("brigade.stores.bucket.opening:open_cloud", options) for scheme, options in OPTIONS.items()},
 }
 """Every scheme. A new kind of store is a module and a line here."""
 
@@ -50,7 +52,7 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
         raise ConfigError(f"the store's URL must be a string, not {type(url).__name__}")
     scheme, mark, rest = url.partition("://")
     if not mark:
-        raise ConfigError(f"{url!r} is not a store's URL; write memory://name or file://path")
+        raise ConfigError(f"{url!r} is not a store's URL; write memory://name, file://path or s3://bucket/prefix")
     known = ", ".join(f"{one}://" for one in KINDS)
     if scheme in _LATER and scheme not in KINDS:
         raise ConfigError(f"{scheme}:// is not supported by this version; use one of {known}")
