@@ -309,6 +309,7 @@ WHERE q.id = %(queue)s AND NOT q.paused AND l.queue_id = %(queue)s AND l.lane IN
     ORDER BY o.priority, o.due_at {first}
     LIMIT %(limit)s * 2
 )
+ORDER BY l.priority, l.due_at {first}
 LIMIT %(limit)s
 FOR UPDATE OF l SKIP LOCKED;
 
