@@ -62,7 +62,8 @@ def enqueue(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int, *, l
     if all(map(is_plain, drafts)):
         if len(drafts) >= COPY_FROM:
             return (yield from _copy(queue, queue_id, drafts, batch))
-        rows = yield _insert(queue_id, drafts, [None] * len(drafts), batch)
+        one = _insert_one(queue_id, drafts[0], batch) if len(drafts) == 1 else None
+        rows = yield one or _insert(queue_id, drafts, [None] * len(drafts), batch)
         _check(queue, rows, drafts)
         return Written([_receipt(queue, queue_id, row[0], d) for row, d in zip(rows, drafts, strict=True)], rows[0][1])
     lanes = sorted({draft.lane for draft in drafts if draft.lane is not None})
@@ -127,6 +128,25 @@ def _copy(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int) -> Ste
         )
     yield Copy("copy_messages", rows)
     return Written([_receipt(queue, queue_id, id, d) for id, d in zip(ids, drafts, strict=True)], bool(awaited))
+
+
+def _insert_one(queue_id: int, draft: Draft, batch: int) -> Ask:
+    message = draft.message
+    return Ask(
+        "insert_one",
+        {
+            "queue": queue_id,
+            "batch": batch,
+            "delay": to_ms(message.delay),
+            "ttl": None if message.ttl is None else to_ms(message.ttl),
+            "limit": message.max_attempts,
+            "priority": message.priority,
+            "correlation": message.correlation_id,
+            "type": message.content_type,
+            "attributes": None if message.attributes is None else _json.encode(message.attributes).decode(),
+            "payload": draft.payload,
+        },
+    )
 
 
 def _insert(queue_id: int, drafts: Sequence[Draft], ids: Sequence[int | None], batch: int) -> Ask:

@@ -135,9 +135,8 @@ class Link:
             except BaseException:
                 attempt.sent = conn.closed
                 raise
-        await conn.execute("BEGIN")
         try:
-            result = await self.feed(conn, steps)
+            result = await self._begin_and_feed(conn, steps)
         except BaseException:
             if not conn.closed:
                 with contextlib.suppress(psycopg.Error):
@@ -152,6 +151,23 @@ class Link:
         self.requests["commit"] += 1
         return result
 
+    async def _begin_and_feed(self, conn: AsyncConnection, steps: Steps[T]) -> T:
+        """Open a transaction and send its first statement along: one round trip for both."""
+        try:
+            asked = next(steps)
+            if isinstance(asked, Copy):
+                raise AssertionError("a transaction starts with a question")
+            async with conn.pipeline():
+                await conn.execute("BEGIN")
+                cursor = await self._send(conn, asked)
+            rows: Rows = await cursor.fetchall() if cursor.description is not None else []
+            while True:
+                rows = await self._perform(conn, steps.send(rows))
+        except StopIteration as done:
+            return done.value
+        finally:
+            steps.close()
+
     async def feed(self, conn: AsyncConnection, steps: Steps[T]) -> T:
         """Run the statements of a generator on a connection, one after the other."""
         try:
@@ -164,17 +180,22 @@ class Link:
             steps.close()
 
     async def _perform(self, conn: AsyncConnection, asked: Ask | Copy) -> Rows:
+        if isinstance(asked, Ask):
+            cursor = await self._send(conn, asked)
+            return await cursor.fetchall() if cursor.description is not None else []
         self.requests[asked.name] += 1
-        cursor = conn.cursor(binary=True)
-        text: Any = self.queries.text(asked.name, lifo=isinstance(asked, Ask) and asked.lifo)
-        if isinstance(asked, Copy):
-            async with cursor.copy(text) as copy:
-                copy.set_types(COPY_TYPES)
-                for row in asked.rows:
-                    await copy.write_row(row)
-            return []
-        await cursor.execute(text, asked.params)
-        return await cursor.fetchall() if cursor.description is not None else []
+        text: Any = self.queries.text(asked.name)
+        async with conn.cursor().copy(text) as copy:
+            copy.set_types(COPY_TYPES)
+            for row in asked.rows:
+                await copy.write_row(row)
+        return []
+
+    async def _send(self, conn: AsyncConnection, asked: Ask) -> AsyncCursor[Any]:
+        self.requests[asked.name] += 1
+        text: Any = self.queries.text(asked.name, lifo=asked.lifo)
+        cursor: AsyncCursor[Any] = conn.cursor(binary=True)
+        return await cursor.execute(text, asked.params)
 
     async def _see_off(self, conn: AsyncConnection, pid: int) -> None:
         """Wait until the server no longer works for a connection that was lost."""

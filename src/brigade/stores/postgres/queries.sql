@@ -83,6 +83,18 @@ WHERE q.id = %(queue)s
 ORDER BY w.place
 RETURNING id, (SELECT waiting_until > enqueued_at FROM {schema}.queues WHERE queues.id = queue_id);
 
+-- name: insert_one
+-- Write one message that is in no lane and has no id of its user's. Nothing is written where the queue is gone.
+INSERT INTO {schema}.messages (
+    due_at, enqueued_at, batch, lapse_at, ttl_ms, size, queue_id, max_attempts, priority, correlation_id, content_type,
+    attributes, payload)
+SELECT c.now + %(delay)s, c.now, %(batch)s, c.now + %(delay)s + coalesce(%(ttl)s, q.ttl_ms), %(ttl)s,
+       octet_length(%(payload)s::bytea), q.id, %(limit)s, %(priority)s, %(correlation)s, %(type)s,
+       %(attributes)s::json, %(payload)s::bytea
+FROM {schema}.queues q, (SELECT {schema}.now_ms() AS now) c
+WHERE q.id = %(queue)s
+RETURNING id, (SELECT waiting_until > enqueued_at FROM {schema}.queues WHERE queues.id = queue_id);
+
 -- name: copy_messages
 -- Write many messages, with ids and times from `allocate`.
 COPY {schema}.messages (
@@ -370,23 +382,55 @@ FROM {schema}.queues, clock c WHERE id = %(queue)s;
 WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
 gone AS (
     DELETE FROM {schema}.messages m
-    USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(results)s::text[]) AS w (id, token, result)
+    USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS w (id, token)
     WHERE m.id = w.id AND m.token = w.token AND m.queue_id = %(queue)s
-    RETURNING m.*, w.result
+    RETURNING m.id, m.enqueued_at, m.due_at, m.batch, m.claimed_at, m.size, m.attempts, m.max_attempts, m.version, m.priority,
+              m.owner, m.group_name, m.own_id, m.correlation_id, m.content_type, m.attributes, m.failure, m.log, m.blob,
+              m.lane
 ),
 kept AS (
     INSERT INTO {schema}.history (
         id, finished_at, enqueued_at, due_at, batch, claimed_at, size, queue_id, attempts, max_attempts, version,
-        priority, outcome, owner, group_name, own_id, correlation_id, content_type, attributes, failure, log, result)
-    SELECT g.id, c.now, g.enqueued_at, g.due_at, g.batch, g.claimed_at, g.size, g.queue_id, g.attempts,
+        priority, outcome, owner, group_name, own_id, correlation_id, content_type, attributes, failure,
+        log)
+    SELECT g.id, (SELECT now FROM clock), g.enqueued_at, g.due_at, g.batch, g.claimed_at, g.size, %(queue)s, g.attempts,
            coalesce(g.max_attempts, (SELECT max_attempts FROM {schema}.queues WHERE id = %(queue)s), 1), g.version,
            g.priority, 'processed', g.owner, g.group_name, g.own_id, g.correlation_id, g.content_type, g.attributes,
-           g.failure, g.log, g.result::json
-    FROM gone g, clock c
+           g.failure, g.log
+    FROM gone g
 ),
 counted AS (
     INSERT INTO {schema}.counts AS n (queue_id, day, slot, succeeded)
-    SELECT %(queue)s, c.now / 86400000, {slot}, count(*) FROM gone g, clock c GROUP BY c.now
+    SELECT %(queue)s, (SELECT now FROM clock) / 86400000, {slot}, count(*) FROM gone HAVING count(*) > 0
+    ON CONFLICT (queue_id, day, slot) DO UPDATE SET succeeded = n.succeeded + excluded.succeeded
+)
+SELECT id, blob, lane FROM gone;
+
+-- name: ack_with_results
+-- The same, with what the handlers gave back.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
+gone AS (
+    DELETE FROM {schema}.messages m
+    USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(results)s::text[]) AS w (id, token, result)
+    WHERE m.id = w.id AND m.token = w.token AND m.queue_id = %(queue)s
+    RETURNING m.id, m.enqueued_at, m.due_at, m.batch, m.claimed_at, m.size, m.attempts, m.max_attempts, m.version, m.priority,
+              m.owner, m.group_name, m.own_id, m.correlation_id, m.content_type, m.attributes, m.failure, m.log, m.blob,
+              m.lane, w.result
+),
+kept AS (
+    INSERT INTO {schema}.history (
+        id, finished_at, enqueued_at, due_at, batch, claimed_at, size, queue_id, attempts, max_attempts, version,
+        priority, outcome, owner, group_name, own_id, correlation_id, content_type, attributes, failure,
+        log, result)
+    SELECT g.id, (SELECT now FROM clock), g.enqueued_at, g.due_at, g.batch, g.claimed_at, g.size, %(queue)s, g.attempts,
+           coalesce(g.max_attempts, (SELECT max_attempts FROM {schema}.queues WHERE id = %(queue)s), 1), g.version,
+           g.priority, 'processed', g.owner, g.group_name, g.own_id, g.correlation_id, g.content_type, g.attributes,
+           g.failure, g.log, g.result::json
+    FROM gone g
+),
+counted AS (
+    INSERT INTO {schema}.counts AS n (queue_id, day, slot, succeeded)
+    SELECT %(queue)s, (SELECT now FROM clock) / 86400000, {slot}, count(*) FROM gone HAVING count(*) > 0
     ON CONFLICT (queue_id, day, slot) DO UPDATE SET succeeded = n.succeeded + excluded.succeeded
 )
 SELECT id, blob, lane FROM gone;

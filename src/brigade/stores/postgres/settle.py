@@ -16,14 +16,17 @@ from brigade.machine import State
 from brigade.model import Ack, Extend, Message, Nack, Settlement
 from brigade.policy import QueuePolicy
 from brigade.stores import Settled
+from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.queues import letters_params
 from brigade.stores.postgres.steps import Ask, Row, Steps
-from brigade.stores.postgres.wire import kept, parse_ref
+from brigade.stores.postgres.wire import kept
 
-__all__ = ["Answer", "Change", "Outcome", "needs_transaction", "settle", "to_change"]
+__all__ = ["NOT_SETTLED", "Answer", "Change", "Outcome", "needs_transaction", "settle", "to_change"]
 
 Answer = Settled | StaleLease
 _TOKEN = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+NOT_SETTLED = StaleLease("the settlement was not carried out")
 _ENDS = {"ack": "acked", "nack": "nacked", "reject": "nacked", "release": "released"}
 
 
@@ -54,13 +57,12 @@ def to_change(
     """A settlement with the numbers that the statements take; stale where its token cannot be one of this queue's."""
     message = settlement.message
     token, _, number = message.lease.token.partition(".")
-    id = parse_ref(message.ref, queue_id)
-    if id is None or number != str(id) or not _TOKEN.fullmatch(token):
+    if message.ref != f"{queue_id}-{number}" or not _TOKEN.fullmatch(token) or not _NUMBER.fullmatch(number):
         return StaleLease(
             f"token {message.lease.token!r} does not belong to message {message.id!r}; "
             "settle with the message as claimed"
         )
-    lane = None
+    id, lane = int(number), None
     if policy.ordering_guarantee or message.group is not None:
         lane = kept(message.group or "")
     if isinstance(settlement, Ack):
@@ -91,7 +93,7 @@ def settle(
     queue_id: int, changes: Sequence[Change], now: int, *, lifo: bool, tried: bool, slot: int | None = None
 ) -> Steps[Outcome]:
     """Make every change that its token allows. `tried` says that a commit of the same changes was in doubt."""
-    outcome = Outcome([_stale(change) for change in changes])
+    outcome = Outcome([NOT_SETTLED] * len(changes))
     lanes = sorted({change.lane for change in changes if change.lane is not None})
     if lanes:
         yield Ask("lock_lanes", {"queue": queue_id, "lanes": lanes})
@@ -108,6 +110,9 @@ def settle(
             outcome.awaited.add(queue_id)
     if tried:
         yield from _after_doubt(queue_id, changes, outcome)
+    for place, answer in enumerate(outcome.answers):
+        if answer is NOT_SETTLED:
+            outcome.answers[place] = _stale(changes[place])
     return outcome
 
 
@@ -136,7 +141,9 @@ def _settle_turn(
     """What ends a lease first is made; extensions count only where nothing ends it. Returns lanes it touched."""
     by_kind: dict[str, list[int]] = {}
     for members in turn.values():
-        end = next((place for place in members if changes[place].kind != "extend"), members[-1])
+        end = members[0]
+        if len(members) > 1:
+            end = next((place for place in members if changes[place].kind != "extend"), members[-1])
         by_kind.setdefault(changes[end].kind, []).append(end)
     lanes: set[str] = set()
     done: dict[int, Settled] = {}
@@ -172,14 +179,18 @@ def _answer(changes: Sequence[Change], members: Sequence[int], settled: Settled,
 def _keys(queue_id: int, changes: Sequence[Change]) -> dict[str, Any]:
     return {
         "queue": queue_id,
-        "ids": [change.id for change in changes],
-        "tokens": [change.token for change in changes],
+        "ids": Numbers([change.id for change in changes]),
+        "tokens": Tokens([change.token for change in changes]),
     }
 
 
 def _ack(queue_id: int, changes: Sequence[Change], done: dict[int, Settled], slot: int | None) -> Steps[set[str]]:
+    params = {**_keys(queue_id, changes), "slot": slot}
     results = [change.result for change in changes]
-    rows = yield Ask("ack", {**_keys(queue_id, changes), "results": results, "slot": slot})
+    if any(result is not None for result in results):
+        rows = yield Ask("ack_with_results", {**params, "results": results})
+    else:
+        rows = yield Ask("ack", params)
     gone = {row[0] for row in rows}
     for change in changes:
         if change.id in gone:

@@ -20,7 +20,7 @@ from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
 from brigade.stores.postgres import inspect, queues
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
-from brigade.stores.postgres.enqueue import Draft, Written, enqueue, find_batch, is_plain
+from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.joined import Joined
 from brigade.stores.postgres.link import Link
@@ -29,7 +29,7 @@ from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
-from brigade.stores.postgres.settle import Answer, Change, Outcome, needs_transaction, settle, to_change
+from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
 from brigade.stores.postgres.wire import delivered, grants_of, kept
@@ -137,7 +137,7 @@ class PostgresStore:
                     return found
             return (yield from enqueue(held.name, held.id, drafts, batch, lifo=held.lifo))
 
-        written = await self.link.run(steps, atomic=not all(map(is_plain, drafts)))
+        written = await self.link.run(steps, atomic=len(drafts) >= COPY_FROM or not all(map(is_plain, drafts)))
         held.wake()
         if written.awaited:
             self._tell(held.id)
@@ -313,7 +313,7 @@ class PostgresStore:
             if isinstance(change, StaleLease):
                 answers.append(change)
             else:
-                answers.append(_NOT_SETTLED)
+                answers.append(NOT_SETTLED)
                 changes.append(change)
                 places.append(place)
         return answers, changes, places
@@ -539,6 +539,3 @@ class PostgresStore:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-_NOT_SETTLED = StaleLease("the settlement was not carried out")
