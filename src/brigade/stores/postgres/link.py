@@ -34,7 +34,7 @@ PATIENCE = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 PLANNING = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
-    "-c enable_material=off -c jit=off -c default_transaction_isolation=read\\ committed"
+    "-c enable_material=off -c jit=off -c plan_cache_mode=force_generic_plan -c default_transaction_isolation=read\\ committed"
 )
 """Everything goes by an index: a plan made while a table was empty must not stay when it is full."""
 
