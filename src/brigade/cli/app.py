@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "brigade.cli.demo:demo",
     "enqueue": "brigade.cli.enqueue:enqueue",
     "get": "brigade.cli.look:get",
+    "migrate": "brigade.cli.migrate:migrate",
     "peek": "brigade.cli.look:peek",
     "queues": "brigade.cli.queues:queues",
     "stats": "brigade.cli.queues:stats",

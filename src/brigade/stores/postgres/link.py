@@ -240,5 +240,7 @@ def explained(error: psycopg.Error) -> BrigadeError:
             return PermissionDenied(f"PostgreSQL refused the user or the password: {said}; check the URL")
         if "does not exist" in said and "database" in said:
             return ConfigError(f"{said}; create the database first: createdb NAME")
+        if "connection option" in said or "invalid sslmode" in said or "invalid" in said and "value:" in said:
+            return ConfigError(f"{said}; correct the URL or the option")
         return StoreUnavailable(f"PostgreSQL cannot be reached: {said}; check that it runs and try again")
     return StoreUnavailable(f"PostgreSQL refused a statement: {said}")

@@ -66,6 +66,8 @@ async def standing(conn: AsyncConnection, schema: str) -> Standing:
         version: int = row[0] if row else 0
     except (errors.UndefinedTable, errors.InvalidSchemaName):
         version = 0
+    except psycopg.Error as error:
+        raise explained(error) from None
     newest = migrations()[-1].version
     if version > newest:
         raise ConfigError(
