@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from postgres_server import postgres, postgres_url
 
 from brigade.testing.conformance import Harness, suite
+from postgres_server import postgres, postgres_url
 
 __all__ = ["postgres", "postgres_url"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_server import database, postgres, postgres_url
 
 import brigade
 from brigade import AsyncHub, AsyncQueue, Backoff, Failure, Message, Nack, QueuePolicy, Release, StaleLease, State
@@ -24,6 +23,7 @@ from brigade.stores.postgres.steps import Ask, Copy
 from brigade.stores.postgres.store import PostgresStore
 from brigade.testing.conformance.harness import claim_all, claim_one, drain, eventually, values
 from brigade.testing.servers.postgres import PostgresServer, programs
+from postgres_server import database, postgres, postgres_url
 
 __all__ = ["database", "postgres", "postgres_url"]
 POLICY = QueuePolicy(backoff=Backoff(base=0, maximum=0, jitter=None), failure=Failure("retry", 1000))
@@ -58,8 +58,7 @@ async def test_a_restart_under_load_loses_and_repeats_nothing(own_server: Postgr
         n = 0
         while going:
             batch = [f"{name}-{n}-{k}" for k in range(1 + n % 40)]
-            for receipt in await queue.enqueue_many(batch):
-                told.append(receipt.id)
+            told.extend(receipt.id for receipt in await queue.enqueue_many(batch))
             n += 1
             await asyncio.sleep(0.002)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_server import database, postgres
 
 import brigade
 from brigade import ConfigError, PermissionDenied, StoreUnavailable
@@ -19,6 +18,7 @@ from brigade.stores.postgres.migrate import migrate, migrations, standing
 from brigade.stores.postgres.store import PostgresStore
 from brigade.testing.conformance.harness import claim_all, claim_one, values
 from brigade.testing.servers.postgres import PostgresServer
+from postgres_server import database, postgres
 
 __all__ = ["database", "postgres"]
 NEWEST = migrations()[-1].version

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_server import postgres, postgres_url
 
 import brigade
 from brigade import AsyncQueue, ConfigError, NewMessage, Queue, QueuePolicy, StaleLease, State
 from brigade.testing.conformance.harness import SHORT, Harness, at_once, claim_one, drain, passed, values
 from brigade.testing.servers.postgres import PostgresServer
+from postgres_server import postgres, postgres_url
 
 __all__ = ["postgres", "postgres_url"]
 LARGE = bytes(range(256)) * 2048
@@ -59,7 +59,7 @@ async def test_a_job_is_never_there_when_its_transaction_rolls_back(
     harness: Harness, conn: psycopg.AsyncConnection[Any]
 ) -> None:
     queue = await harness.queue()
-    with pytest.raises(Undone):
+    with pytest.raises(Undone):  # noqa: PT012 - what is undone is more than one statement
         async with conn.transaction():
             await queue.enqueue("x", connection=conn)
             await queue.enqueue_many(range(100), connection=conn)
@@ -122,7 +122,7 @@ async def test_an_ack_that_is_rolled_back_leaves_the_message_in_flight(
     queue = await harness.queue(QueuePolicy(ordering_guarantee=True))
     receipts = await queue.enqueue_many(range(2))
     message = await claim_one(queue)
-    with pytest.raises(Undone):
+    with pytest.raises(Undone):  # noqa: PT012 - what is undone is more than one statement
         async with conn.transaction():
             await queue.ack(message, connection=conn)
             raise Undone
@@ -150,7 +150,7 @@ async def test_a_stale_ack_rolls_the_work_back(harness: Harness, conn: psycopg.A
     await queue.enqueue("x")
     old = await claim_one(queue, visibility=SHORT)
     new = await claim_one(await harness.elsewhere(queue), visibility=60)
-    with pytest.raises(StaleLease):
+    with pytest.raises(StaleLease):  # noqa: PT012 - the work is undone with the ack
         async with conn.transaction():
             await conn.execute("INSERT INTO stale_work VALUES (%s)", [old.id])
             await queue.ack(old, connection=conn)

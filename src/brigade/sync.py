@@ -342,7 +342,9 @@ class PayloadReader(io.RawIOBase):
 def _blocking(connection: Any) -> Any:
     """A caller's connection that the hub's own thread can use."""
     if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
-        raise ConfigError("connection is an async one, which belongs to its event loop; use connect_async(), or a sync one")
+        raise ConfigError(
+            "connection is an async one, which belongs to its event loop; use connect_async(), or a sync one"
+        )
     return connection
 
 

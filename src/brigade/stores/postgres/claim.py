@@ -1,4 +1,4 @@
-"""Claim: ready messages, leases that ran out, and the heads of lanes. What has failed meanwhile is decided on the way."""
+"""Claim: ready messages, leases that ran out, and heads of lanes. What has failed meanwhile is decided on the way."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def claim_lanes(taking: Taking, lanes: int, *, lease: bool = True) -> Steps[Won]
     picked = [row[0] for row in (yield Ask("pick_lanes", {"queue": queue_id, "limit": lanes}, taking.lifo))]
     if not picked:
         return won
-    open_lanes, ids = list(picked), list[int]()
+    open_lanes: list[str] = list(picked)
+    ids: list[int] = []
     while open_lanes:
         heads = yield Ask("heads", {"queue": queue_id, "lanes": open_lanes}, taking.lifo)
         doomed: list[tuple[int, str]] = []
@@ -159,5 +160,5 @@ def _fail(queue: str, queue_id: int, doomed: Sequence[tuple[int, str]], won: Won
         name = told_id(queue_id, id, own_id)
         status = "failed" if letters is None else "dead-lettered"
         won.failures.append(Failed(queue, name, status, reason, attempts, correlation or name))
-        if awaited:
+        if awaited and letters is not None:
             won.awaited.add(letters)

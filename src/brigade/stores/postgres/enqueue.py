@@ -170,7 +170,8 @@ def _insert(queue_id: int, drafts: Sequence[Draft], ids: Sequence[int | None], b
             "correlations": [message.correlation_id for message in messages],
             "types": [message.content_type for message in messages],
             "attributes": [
-                None if message.attributes is None else _json.encode(message.attributes).decode() for message in messages
+                None if message.attributes is None else _json.encode(message.attributes).decode()
+                for message in messages
             ],
             "payloads": [draft.payload for draft in drafts],
         },

@@ -1,4 +1,4 @@
-"""What one process remembers of one queue: its policy, where to start looking, and who waits. A hint, never the truth."""
+"""What one process remembers of one queue: policy, where to start looking, who waits. A hint, never the truth."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from brigade.errors import MessageNotFound, StaleLease
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.postgres.queues import missing
-from brigade.stores.postgres.steps import Ask, Steps
+from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.wire import ended_info, failed_message, kept, live_info, parse_ref
 
 __all__ = ["failed", "find", "load_state", "peek", "save_state", "stats"]
@@ -63,7 +63,7 @@ def failed(queue: str, queue_id: int, limit: int) -> Steps[list[FailedMessage]]:
 def load_state(queue_id: int, ref: str) -> Steps[tuple[bytes, str] | None]:
     """The workflow state beside a message, and its etag."""
     number = parse_ref(ref, queue_id)
-    rows = [] if number is None else (yield Ask("load_state", {"id": number}))
+    rows: Rows = [] if number is None else (yield Ask("load_state", {"id": number}))
     return (rows[0][0], str(rows[0][1])) if rows else None
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from brigade.errors import ConfigError, StoreUnavailable
 from brigade.stores.postgres.adapt import adapt
@@ -56,7 +57,7 @@ class Joined:
                 steps.close()
 
     async def _perform_async(self, conn: AsyncConnection[Any], asked: Ask | Copy) -> Rows:
-        cursor = conn.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
+        cursor = conn.cursor(binary=True, row_factory=tuple_row)
         adapt(cursor)
         text = self._text(asked)
         if isinstance(asked, Copy):
@@ -81,7 +82,7 @@ class Joined:
                 steps.close()
 
     def _perform(self, conn: Connection[Any], asked: Ask | Copy) -> Rows:
-        cursor = conn.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
+        cursor = conn.cursor(binary=True, row_factory=tuple_row)
         adapt(cursor)
         text = self._text(asked)
         if isinstance(asked, Copy):

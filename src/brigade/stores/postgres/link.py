@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, errors
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from brigade.clock import SystemClock
 from brigade.errors import BrigadeError, ConfigError, PermissionDenied, StoreUnavailable
@@ -37,7 +37,8 @@ TURN = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 PLANNING = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
-    "-c enable_material=off -c jit=off -c plan_cache_mode=force_generic_plan -c default_transaction_isolation=read\\ committed"
+    "-c enable_material=off -c jit=off -c plan_cache_mode=force_generic_plan "
+    "-c default_transaction_isolation=read\\ committed"
 )
 """Everything goes by an index: a plan made while a table was empty must not stay when it is full."""
 
@@ -48,7 +49,7 @@ class Link:
     def __init__(self, settings: dict[str, Any], queries: Queries, ids: Ids, *, size: int) -> None:
         self.name = f"brigade-{ids.bits(64):016x}"
         options = f"{PLANNING} {settings.get('options') or ''}".strip()
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
@@ -109,22 +110,24 @@ class Link:
                     return await self._drive(conn, make(doubt), attempt, atomic=atomic)
             except (Again, errors.DeadlockDetected, errors.SerializationFailure) as error:
                 reason: Exception = error
-            except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
+            except PoolClosed:
+                raise ConfigError("the hub is closed; open it again to go on") from None
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 reason = error
                 if attempt.sent:
                     doubt = True
                     lost.append(attempt.pid)
-            except PoolClosed:
-                raise ConfigError("the hub is closed; open it again to go on") from None
             except psycopg.Error as error:
                 raise explained(error) from None
             if self._clock.monotonic() >= give_up:
-                raise StoreUnavailable(f"PostgreSQL did not answer for {PATIENCE:g} seconds ({_told(reason)})") from None
+                raise StoreUnavailable(
+                    f"PostgreSQL did not answer for {PATIENCE:g} seconds ({_told(reason)})"
+                ) from None
             await asyncio.sleep(pause * self._ids.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE)
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection]:
+    async def _connection(self) -> AsyncGenerator[AsyncConnection, None]:
         if self._pool is None:
             raise ConfigError("the hub is not open; use it as: async with brigade.connect_async(url) as hub")
         async with self._pool.connection() as conn:
@@ -243,7 +246,7 @@ def explained(error: psycopg.Error) -> BrigadeError:
             return PermissionDenied(f"PostgreSQL refused the user or the password: {said}; check the URL")
         if "does not exist" in said and "database" in said:
             return ConfigError(f"{said}; create the database first: createdb NAME")
-        if "connection option" in said or "invalid sslmode" in said or "invalid" in said and "value:" in said:
+        if "connection option" in said or ("invalid" in said and "value:" in said):
             return ConfigError(f"{said}; correct the URL or the option")
         return StoreUnavailable(f"PostgreSQL cannot be reached: {said}; check that it runs and try again")
     return StoreUnavailable(f"PostgreSQL refused a statement: {said}")

@@ -41,4 +41,3 @@ def open_postgres(_scheme: str, place: str, options: dict[str, Any]) -> Postgres
     from brigade.stores.postgres.store import PostgresStore
 
     return PostgresStore(settings, **ours)
-

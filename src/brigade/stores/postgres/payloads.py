@@ -91,7 +91,7 @@ def _too_large(queue: str, policy: QueuePolicy, size: int) -> PayloadTooLarge:
 async def read_payload(run: Run, queue_id: int, message: Message) -> AsyncIterator[bytes]:
     """The chunks of a payload; CorruptObject at the end where they are not what was sent."""
     number = parse_ref(message.ref, queue_id)
-    rows = await run(one(Ask("find_blob", {"id": number}))) if number is not None else []
+    rows: Rows = await run(one(Ask("find_blob", {"id": number}))) if number is not None else []
     if not rows or rows[0][0] is None:
         raise MessageNotFound(f"the payload of message {message.id!r} is gone: the message has ended")
     blob: int = rows[0][0]

@@ -120,8 +120,8 @@ class PostgresStore:
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
+        drafts = await take_in(self._run, queue, held.policy, messages)
         try:
-            drafts = await take_in(self._run, queue, held.policy, messages)
             return list(await held.enqueues.submit(drafts))
         except QueueNotFound:
             held = await self._anew(held)
@@ -176,7 +176,7 @@ class PostgresStore:
         return grants_of(queue, held.id, token, messages, won.recovered)
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
-        """Ready messages first, from where the last claim stopped; all else now and then, or when that is not enough."""
+        """Ready messages, from where the last claim stopped; all else now and then, or when that is not enough."""
         won = Won()
         now = self.clock.monotonic()
         known = held.outlook
@@ -369,9 +369,7 @@ class PostgresStore:
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
-        total = await self.link.run(
-            lambda _: queues.redrive_parked(held.id, ids, limit, lifo=held.lifo), atomic=True
-        )
+        total = await self.link.run(lambda _: queues.redrive_parked(held.id, ids, limit, lifo=held.lifo), atomic=True)
         if total:
             self._back(held.id)
         letters = held.policy.failure.dead_letter_queue
@@ -386,9 +384,7 @@ class PostgresStore:
             held = await self._queue(letters)
         except QueueNotFound:
             return 0
-        count, touched = await self.link.run(
-            lambda _: queues.redrive_letters(held.id, origin, ids, limit), atomic=True
-        )
+        count, touched = await self.link.run(lambda _: queues.redrive_letters(held.id, origin, ids, limit), atomic=True)
         for id in touched:
             self._back(id)
         return count

