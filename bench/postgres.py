@@ -14,15 +14,15 @@ import brigade
 from bench.measure import MESSAGE, Ground
 from brigade.testing.servers.postgres import PostgresServer, programs
 
-__all__ = ["PostgresResult", "run_postgres", "runs"]
+__all__ = ["PROCESSES", "PostgresResult", "missing", "run_postgres", "runs"]
 
 CALLERS = 64
 BULK = 1000
 BATCH = 1000
 PROCESSES = (1, 2)
-CASES = ("enqueue, 1 caller", f"enqueue, {CALLERS} callers at once", f"enqueue, {BULK} a call", "process")
-MESSAGES = {"brigade": (1_000, 10_000, 40_000, 40_000)}
-OTHERS = (1_000, 2_000, 10_000, 4_000)
+CASES = ("enqueue, 1 caller", f"enqueue, {CALLERS} callers at once", f"enqueue, {BULK:,} a call", "process")
+MESSAGES = {"brigade": (1_000, 20_000, 100_000, 100_000), "PgQueuer": (1_000, 4_000, 40_000, 20_000)}
+OTHERS = (1_000, 2_000, 20_000, 2_000)
 SYSTEMS = {"brigade": "bucket-brigade", "PgQueuer": "pgqueuer", "procrastinate": "procrastinate"}
 
 Work = Callable[[str, int], Awaitable[float]]
@@ -54,6 +54,11 @@ def present() -> dict[str, str]:
     return {name: known for name, known in found.items() if known is not None}
 
 
+def missing() -> list[str]:
+    """Packages that are not installed: their columns are left out."""
+    return sorted(package for package in SYSTEMS.values() if _version(package) is None)
+
+
 def runs(total: int) -> int:
     """How many runs `run_postgres` makes, for the progress bar."""
     return total * len(present()) * len(CASES) * len(PROCESSES)
@@ -70,10 +75,11 @@ def run_postgres(ground: Ground) -> list[PostgresResult]:
         made = 0
         for _ in range(ground.rounds):
             for place, case in enumerate(CASES):
-                for processes in PROCESSES:
+                for processes in PROCESSES[:1] if ground.quick else PROCESSES:
                     for system in systems:
                         ground.tick(f"PostgreSQL: {case}, {processes} processes · {system}")
-                        count = ground.messages(MESSAGES.get(system, OTHERS)[place], BULK)
+                        batch = processes if place < 2 else BULK * processes
+                        count = ground.messages(MESSAGES.get(system, OTHERS)[place], batch)
                         made += 1
                         url = _database(server, f"bench{made}")
                         seconds = _timed(system, case, url, count, processes)
@@ -181,7 +187,7 @@ async def _run_pgqueuer(url: str, case: str, count: int, start: Any) -> float:
             ended = time.monotonic()
 
         start.wait(60)
-        await manager.qm.run(batch_size=BULK, mode=QueueExecutionMode.drain)
+        await manager.qm.run(batch_size=100, mode=QueueExecutionMode.drain)
         return ended
     async with asyncpg.create_pool(url, min_size=4, max_size=4) as pool:
         queries = Queries(AsyncpgPoolDriver(pool))
