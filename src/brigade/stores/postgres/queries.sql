@@ -841,6 +841,10 @@ WITH gone AS (
 uncounted AS (DELETE FROM {schema}.counts WHERE queue_id = %(queue)s AND day = %(day)s)
 SELECT count(*) FROM gone;
 
+-- name: sweep_rest
+-- Old history that no partition was there for.
+WITH gone AS (DELETE FROM {schema}.history_rest WHERE finished_at < %(before)s RETURNING 1) SELECT count(*) FROM gone;
+
 -- name: fold_counts
 -- Bring the counts of single transactions together.
 WITH loose AS (

@@ -36,6 +36,7 @@ def sweep_leftovers(queue_id: int, policy: QueuePolicy, now: int) -> Steps[tuple
     expired: int = (yield Ask("sweep_ids", {"queue": queue_id, "before": kept_ids}))[0][0]
     yield Ask("fold_counts", {"queue": queue_id, "slot": None})
     longest, _ = (yield Ask("longest_retention"))[0]
+    expired += (yield Ask("sweep_rest", {"before": now - longest}))[0][0]
     mine = to_ms(policy.retention)
     if mine < longest:
         for (day,) in (yield Ask("old_days", {"queue": queue_id, "day": (now - mine) // DAY})):
