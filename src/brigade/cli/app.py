@@ -32,6 +32,7 @@ COMMANDS = {
     "enqueue": "brigade.cli.enqueue:enqueue",
     "extend": "brigade.cli.settle:extend",
     "get": "brigade.cli.look:get",
+    "migrate": "brigade.cli.migrate:migrate",
     "nack": "brigade.cli.settle:nack",
     "peek": "brigade.cli.look:peek",
     "queue": "brigade.cli.queue:queue",

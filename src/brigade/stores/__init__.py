@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "Outgoing", "Settled", "Store"]
+__all__ = ["Failed", "JoiningStore", "Outgoing", "Settled", "Store"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -145,3 +145,14 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what is under way, then let go."""
         ...
+
+
+@runtime_checkable
+class JoiningStore(Protocol):
+    """A store whose work can join a transaction that the caller has opened: it is done exactly if that commits."""
+
+    async def enqueue_in(self, connection: Any, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]: ...
+
+    async def settle_in(
+        self, connection: Any, queue: str, settlements: Sequence[Settlement]
+    ) -> list[Settled | BrigadeError]: ...
