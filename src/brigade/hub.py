@@ -152,5 +152,5 @@ class AsyncHub:
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:
-    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, …. Options may also stand in the URL's query."""
+    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, …; options may stand in the URL."""
     return AsyncHub(url, **options)

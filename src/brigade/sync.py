@@ -329,5 +329,5 @@ class PayloadReader(io.RawIOBase):
 
 
 def connect(url: str, **options: Any) -> Hub:
-    """Connect to a store: `memory://name`, `file://path`, `s3://bucket/prefix`, …. Options may also stand in the URL's query."""
+    """Connect to `memory://name`, `file://path`, `s3://bucket/prefix`, …; options may also stand in the URL's query."""
     return Hub(url, **options).open()
