@@ -152,5 +152,5 @@ class AsyncHub:
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:
-    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, …; options may stand in the URL."""
+    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, …; options may be in the URL."""
     return AsyncHub(url, **options)
