@@ -32,7 +32,7 @@ async def harness(google: GoogleStandIn, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 
 VERBS = ("ack", "concurrency", "dead_letters", "enqueue", "groups", "lanes", "large_payloads", "nack", "own_ids")
-globals().update(suite(*VERBS, "purge", "redrive", "settle", "state", "stats"))
+globals().update(suite(*VERBS, "purge", "settle", "state"))
 
 
 async def test_the_etag_is_the_generation_and_listings_tell_it_where_it_is_known(google: GoogleStandIn) -> None:

@@ -1,4 +1,4 @@
-"""The conformance suite on S3, as moto serves it: the same protocol from other hands."""
+"""The verbs that write, on S3 as moto serves it: the same protocol from other hands. All verbs would take minutes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from brigade.testing.conformance import VERBS, Harness, suite
+from brigade.testing.conformance import Harness, suite
 from brigade.testing.servers.fixtures import moto_server
 from brigade.testing.servers.s3 import s3_url
 
@@ -20,6 +20,7 @@ async def harness(moto_server: str) -> AsyncIterator[Harness]:
         yield made
 
 
-tests = suite(*(verb for verb in VERBS if verb != "bad_input"))  # refused before any store is asked
+VERBS = ("ack", "claim", "dead_letters", "enqueue", "groups", "lanes", "large_payloads", "nack", "own_ids", "purge")
+tests = suite(*VERBS, "concurrency", "redrive", "settle", "state")
 del tests["test_a_message_behind_a_thousand_leased_ones_is_found"]  # a slow server makes it no truer
 globals().update(tests)
