@@ -151,13 +151,14 @@ WHERE b.id = ANY (%(blobs)s)
 
 -- name: claim_ready
 -- Lease the first ready messages that nobody else is taking. `low` is, for each priority, a due time below which
--- none is expected: the index entries of messages that have ended are not walked through again and again.
+-- none is expected: the index entries of messages that have ended are not walked through again and again. A row that
+-- is locked stays where it is, so it is found again by its place and needs no second look into an index.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
 picked AS MATERIALIZED (
-    SELECT m.id
+    SELECT m.place
     FROM generate_series(0, 9) AS p (priority)
     CROSS JOIN LATERAL (
-        SELECT r.id
+        SELECT r.ctid AS place
         FROM {schema}.messages r
         WHERE r.queue_id = %(queue)s AND r.state = 'ready' AND r.lane IS NULL AND r.priority = p.priority
           AND r.due_at <= (SELECT now FROM clock) AND r.due_at >= (%(low)s::bigint[])[p.priority + 1]
@@ -172,15 +173,15 @@ picked AS MATERIALIZED (
 UPDATE {schema}.messages m
 SET state = 'in_flight', token = %(token)s::uuid, owner = %(owner)s, claimed_at = c.now,
     expires_at = c.now + %(lease)s, attempts = m.attempts + 1, version = m.version + 1
-FROM picked, clock c
-WHERE m.id = picked.id
+FROM clock c
+WHERE m.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING {delivered};
 
 -- name: claim_expired
 -- Take over messages whose lease ran out and that have attempts left.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
 picked AS MATERIALIZED (
-    SELECT r.id
+    SELECT r.ctid AS place
     FROM {schema}.messages r, {schema}.queues q
     WHERE q.id = %(queue)s AND NOT q.paused
       AND r.queue_id = %(queue)s AND r.state = 'in_flight' AND r.lane IS NULL
@@ -192,8 +193,8 @@ picked AS MATERIALIZED (
 UPDATE {schema}.messages m
 SET token = %(token)s::uuid, owner = %(owner)s, claimed_at = c.now, expires_at = c.now + %(lease)s,
     attempts = m.attempts + 1, version = m.version + 1, log = {logged_expired}
-FROM picked, clock c
-WHERE m.id = picked.id
+FROM clock c
+WHERE m.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING {delivered};
 
 -- name: claim_these
