@@ -180,7 +180,8 @@ class PostgresStore:
         won = Won()
         now = self.clock.monotonic()
         known = held.outlook
-        if known is None or known.has_lanes or held.policy.ordering_guarantee or now - held.looked_at > LOOK_EVERY:
+        looks = known is None or known.has_lanes or held.policy.ordering_guarantee or now - held.looked_at > LOOK_EVERY
+        if looks:
             await self._claim_overdue(held, taking, limit, won)
         if len(won.rows) < limit and not (held.outlook and held.outlook.has_lanes):
             if now - held.whole_at > LOOK_EVERY:
@@ -192,7 +193,7 @@ class PostgresStore:
                 held.forget()
                 rows = [*rows, *await self._ready(held, taking, wanted - len(rows))]
             won.rows += rows
-        if not won.rows and held.looked_at < now:
+        if len(won.rows) < limit and not looks:
             await self._claim_overdue(held, taking, limit, won)
         return won
 
