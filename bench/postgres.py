@@ -21,8 +21,8 @@ BULK = 1000
 BATCH = 1000
 PROCESSES = (1, 2)
 CASES = ("enqueue, 1 caller", f"enqueue, {CALLERS} callers at once", f"enqueue, {BULK:,} a call", "process")
-MESSAGES = {"brigade": (1_000, 20_000, 100_000, 100_000), "PgQueuer": (1_000, 4_000, 40_000, 20_000)}
-OTHERS = (1_000, 2_000, 20_000, 2_000)
+MESSAGES = {"brigade": (1_000, 20_000, 100_000, 100_000), "PgQueuer": (500, 2_000, 40_000, 20_000)}
+OTHERS = (500, 1_000, 20_000, 1_000)
 SYSTEMS = {"brigade": "bucket-brigade", "PgQueuer": "pgqueuer", "procrastinate": "procrastinate"}
 
 Work = Callable[[str, int], Awaitable[float]]

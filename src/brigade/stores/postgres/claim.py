@@ -116,7 +116,8 @@ def decide(queue: str, queue_id: int) -> Steps[Won]:
 def claim_lanes(taking: Taking, lanes: int, *, lease: bool = True) -> Steps[Won]:
     """Lease the heads of up to so many lanes; heads that are spent or lapsed fail. Needs a transaction."""
     won, queue_id = Won(), taking.queue_id
-    picked = [row[0] for row in (yield Ask("pick_lanes", {"queue": queue_id, "limit": lanes}, taking.lifo))]
+    wanted = {"queue": queue_id, "limit": lanes, "paused": not lease}
+    picked = [row[0] for row in (yield Ask("pick_lanes", wanted, taking.lifo))]
     if not picked:
         return won
     open_lanes: list[str] = list(picked)

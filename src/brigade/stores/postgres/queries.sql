@@ -306,10 +306,10 @@ FOR UPDATE;
 SELECT lane FROM {schema}.lanes WHERE queue_id = %(queue)s ORDER BY lane COLLATE "C" FOR UPDATE;
 
 -- name: pick_lanes
--- Lock the first lanes whose head may be claimed and that nobody else is busy with.
+-- Lock the first lanes whose head may be claimed and that nobody else is busy with; of a paused queue, for a sweep.
 SELECT l.lane
 FROM {schema}.lanes l, {schema}.queues q
-WHERE q.id = %(queue)s AND NOT q.paused AND l.queue_id = %(queue)s AND l.lane IN (
+WHERE q.id = %(queue)s AND (NOT q.paused OR %(paused)s) AND l.queue_id = %(queue)s AND l.lane IN (
     SELECT o.lane FROM (
         (SELECT a.lane, a.priority, a.due_at FROM {schema}.lanes a
          WHERE a.queue_id = %(queue)s AND NOT a.waits

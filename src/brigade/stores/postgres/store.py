@@ -180,7 +180,8 @@ class PostgresStore:
         won = Won()
         now = self.clock.monotonic()
         known = held.outlook
-        if known is None or known.has_lanes or held.policy.ordering_guarantee or now - held.looked_at > LOOK_EVERY:
+        looks = known is None or known.has_lanes or held.policy.ordering_guarantee or now - held.looked_at > LOOK_EVERY
+        if looks:
             await self._claim_overdue(held, taking, limit, won)
         if len(won.rows) < limit and not (held.outlook and held.outlook.has_lanes):
             if now - held.whole_at > LOOK_EVERY:
@@ -192,7 +193,7 @@ class PostgresStore:
                 held.forget()
                 rows = [*rows, *await self._ready(held, taking, wanted - len(rows))]
             won.rows += rows
-        if not won.rows and held.looked_at < now:
+        if len(won.rows) < limit and not looks:
             await self._claim_overdue(held, taking, limit, won)
         return won
 
@@ -269,9 +270,10 @@ class PostgresStore:
         """Until a notification, the next moment that something is due, or the next poll."""
         held = await self._queue(queue)
         now = self.clock.monotonic()
+        timeout = min(seconds, self._interval(held, now))
         heard = self._listener.ready
         if not heard:
-            await self._listener.start(min(seconds, 2.0))
+            await self._listener.start(timeout)
         if held.expects_until - now < EXPECT / 2 or self._listener.ready != heard:
             first = held.expects_until < now or not heard
             params = {"queue": held.id, "length": to_ms(EXPECT)}
@@ -279,14 +281,19 @@ class PostgresStore:
             held.expects_until = now + EXPECT
             if first:
                 return
+        held.idle_polls = min(held.idle_polls + 1, 20)
+        left = timeout - (self.clock.monotonic() - now)
+        if left > 0 and await held.wait(left):
+            held.idle_polls = 0
+
+    def _interval(self, held: HeldQueue, now: float) -> float:
+        """Seconds until the next poll, or until something is due before that."""
         interval = min(FIRST_POLL * 2.0**held.idle_polls, SAFETY_POLL) * self.ids.uniform(0.8, 1.2)
         outlook = held.outlook
-        if outlook is not None and not outlook.paused and outlook.soonest < FOREVER:
-            elapsed = now - held.looked_at
-            interval = min(interval, max((outlook.soonest - outlook.now) / 1000 - elapsed, 0.001))
-        held.idle_polls = min(held.idle_polls + 1, 20)
-        if await held.wait(min(seconds, interval)):
-            held.idle_polls = 0
+        if outlook is None or outlook.paused or outlook.soonest == FOREVER:
+            return interval
+        elapsed = now - held.looked_at
+        return min(interval, max((outlook.soonest - outlook.now) / 1000 - elapsed, 0.001))
 
     def wake(self, queue: str) -> None:
         held = self._queues.get(queue)
