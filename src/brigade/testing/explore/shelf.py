@@ -29,9 +29,9 @@ class Shelf:
             case Get(key):
                 return self.objects.get(key), self
             case Create(key, body):
-                return self._write(key, body, None, now)
+                return self.write(key, body, None, now)
             case Swap(key, body, etag):
-                return self._write(key, body, etag, now)
+                return self.write(key, body, etag, now)
             case List(prefix, after, limit):
                 return self._list(prefix, after, limit), self
             case Delete(keys):
@@ -43,9 +43,9 @@ class Shelf:
                 return etag, self._without((key,))
             case Copy(source, target):
                 found = self.objects.get(source)
-                return found is not None, self if found is None else self._write(target, found.body, None, now)[1]
+                return found is not None, self if found is None else self.write(target, found.body, None, now)[1]
 
-    def _write(self, key: str, body: bytes, etag: str | None, now: int) -> tuple[object, Shelf]:
+    def write(self, key: str, body: bytes, etag: str | None, now: int) -> tuple[object, Shelf]:
         found = self.objects.get(key)
         if (found.etag if found else None) != etag:
             return CONFLICT, self
