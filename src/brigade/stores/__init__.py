@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,21 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "JoiningStore", "Outgoing", "Settled", "Staged", "StagingStore", "Store"]
+__all__ = [
+    "Block",
+    "Failed",
+    "JoiningStore",
+    "Outgoing",
+    "Same",
+    "ScannedTable",
+    "ScanningStore",
+    "Settled",
+    "Staged",
+    "StagingStore",
+    "Store",
+]
+
+ScannedTable = Literal["messages", "leases", "failed", "history"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -61,6 +75,19 @@ class Staged(msgspec.Struct, frozen=True):
     count: int
     at_ms: int
     detail: bytes
+
+
+class Same(msgspec.Struct, frozen=True):
+    """A column with one value for all rows."""
+
+    value: Any
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Rows as columns: values as the model has them, times in milliseconds."""
+
+    count: int
+    columns: dict[str, list[Any] | Same]
 
 
 class Store(Protocol):
@@ -185,4 +212,21 @@ class StagingStore(Protocol):
 
     async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
         """Remove what was staged and won't be published. What has been published is left alone."""
+        ...
+
+
+@runtime_checkable
+class ScanningStore(Protocol):
+    """A store whose contents can be looked through by several processes, each its share. No lease is taken.
+
+    `messages` are those in the queue, with their leases; `leases` only those that are leased; `failed` the parked
+    failures; `history` what has finished.
+    """
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        """About `most` pieces of similar size, plain data. Of history, only what was written at `since` or later."""
+        ...
+
+    def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        """The rows of a piece. What ended since it was made is left out."""
         ...

@@ -34,7 +34,7 @@ _OPTIONS: dict[str, tuple[type[DataType], ...]] = {
     "delay": _LENGTHS,
     "due_at": (TimestampType,),
     "group": (StringType,),
-    "attributes": (MapType, StructType),
+    "attributes": (MapType, StructType, StringType),
     "correlation_id": (StringType,),
     "ttl": _LENGTHS,
     "max_attempts": (IntegralType,),
@@ -140,6 +140,11 @@ def _same(value: Any, _now: int) -> Any:
 
 
 def _pairs(value: Any, _now: int) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            return msgspec.json.decode(value, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"attributes {value[:80]!r} is not a JSON object ({error})") from None
     return dict(value)
 
 

@@ -29,4 +29,5 @@ class BrigadeSource(DataSource):
         return BulkWriter(Target.of(Settings(self.options), schema, overwrite=overwrite))
 
     def _table(self) -> str:
-        return Settings(self.options).choice("table", tuple(TABLES), "queues")
+        given = Settings(self.options)
+        return given.choice("table", tuple(TABLES), "messages" if given.text("queue") else "queues")

@@ -35,8 +35,8 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled, Staged
-from brigade.stores.bucket import admin, bulk, inspect, state
+from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged
+from brigade.stores.bucket import admin, bulk, inspect, scan, state
 from brigade.stores.bucket.claim import claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -377,6 +377,16 @@ class BucketStore:
         held = await self._queue(queue)
         parts = [part for one in staged for part in _read_parts.decode(one.detail)]
         await self.run(bulk.discard(self.env, held.view, job, parts))
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        held = await self._queue(queue)
+        return await self.run(scan.pieces(held.view, table, most, since))
+
+    async def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        held = await self._queue(queue)
+        for step in scan.steps(self.env, held.view, table, piece):
+            for block in await self.run(step):
+                yield block
 
     def requests(self) -> dict[str, int]:
         return self._blobs.requests()
