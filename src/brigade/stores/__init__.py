@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "Outgoing", "Settled", "Store"]
+__all__ = ["Failed", "Outgoing", "PatientStore", "Settled", "Store"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -144,4 +144,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what is under way, then let go."""
+        ...
+
+
+@runtime_checkable
+class PatientStore(Protocol):
+    """A store that can wait for messages where they are kept, instead of being asked again and again."""
+
+    async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
+        """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
         ...

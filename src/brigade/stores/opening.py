@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl, unquote
 from brigade.errors import ConfigError
 from brigade.stores import Store
 
-__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch"]
+__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch", "text"]
 
 Opener = Callable[[str, str, dict[str, Any]], Store]
 """Makes a store from scheme, place and options. It does no I/O: that is for the store's `open`."""
 
-_LATER = {"s3", "az", "gs", "postgresql", "http", "https"}
+_LATER = {"s3", "az", "gs", "postgresql"}
 
 
 class Kind(NamedTuple):
@@ -37,9 +37,18 @@ def switch(name: str, value: object) -> bool:
     raise ConfigError(f"option {name!r} is {value!r}; use true or false")
 
 
+def text(name: str, value: object) -> str:
+    """An option that is text."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"option {name!r} must be text, not {type(value).__name__}")
+    return value
+
+
 KINDS: dict[str, Kind] = {
     "memory": Kind("brigade.stores.bucket.opening:open_memory", {}),
     "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch}),
+    "http": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
+    "https": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
 }
 """Every scheme. A new kind of store is a module and a line here."""
 
