@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 from brigade.server.serve import ServerConfig, Serving
-from conftest import BRIGADE, environment
+
+BRIGADE = Path(sys.executable).parent / "brigade"
 
 
 @contextlib.contextmanager
@@ -49,7 +52,7 @@ def server_process(
         [BRIGADE, "serve", "--url", url, "--port", str(port), *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env={name: value for name, value in os.environ.items() if not name.startswith("BRIGADE_")},
     )
     try:
         assert process.stderr is not None

@@ -39,7 +39,7 @@ _PATH = re.compile(r"`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(\w+) (?:is|must|has|takes?|cannot|needs)\b")
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
-_PLAIN = re.compile(r"[\x20-\x7e]{1,256}")
+_PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
 
 
 class InvalidRequest(ConfigError):

@@ -1,0 +1,24 @@
+"""A server on a memory store, and an HTTP client that is not Brigade's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from brigade.server.serve import Serving
+from served import served
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    with served(f"memory://{uuid.uuid4().hex}") as one:
+        yield one
+
+
+@pytest.fixture
+def http(serving: Serving) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{serving.address}/v1/queue/", trust_env=False, timeout=50) as client:
+        yield client
