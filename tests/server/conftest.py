@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from brigade.server.serve import Serving
+from brigade.server.service import Limits
 from served import served
 
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    with served(f"memory://{uuid.uuid4().hex}") as one:
+    with served(f"memory://{uuid.uuid4().hex}", limits=Limits(most_consumers=512)) as one:
         yield one
 
 
