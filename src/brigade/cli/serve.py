@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from typing import Any
 
 import click
 
-from brigade.cli.common import DEFAULT_URL, say
+from brigade.cli.common import DEFAULT_URL, json_option, print_json, say
 from brigade.errors import ConfigError
 
 __all__ = ["serve"]
@@ -30,15 +31,24 @@ LEVELS = ("debug", "info", "warning", "error")
     "--grace", type=float, default=10.0, show_default=True, envvar="BRIGADE_GRACE", help="Seconds, at the end."
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, envvar="BRIGADE_LOG_LEVEL")
+@json_option
 @click.pass_context
 def serve(
-    context: click.Context, url: str | None, host: str, port: int, grace: float, log_level: str, **limits: Any
+    context: click.Context,
+    url: str | None,
+    host: str,
+    port: int,
+    grace: float,
+    log_level: str,
+    as_json: bool,
+    **limits: Any,
 ) -> None:
     """Serve the queues of a store over HTTP, to curl, to other languages, and to `--url http://HOST:PORT`.
 
-    It listens on this machine only: there is no authentication yet. The address is written to standard error when
-    connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with nothing, requests end within --grace, and
-    what nobody got is given back. A flag goes before its BRIGADE_ variable: --max-wait before BRIGADE_MAX_WAIT.
+    It listens on this machine only: there is no authentication yet. The address is written to standard error, or with
+    --json to standard output, when connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with nothing,
+    requests end within --grace, and what nobody got is given back. A flag goes before its BRIGADE_ variable: --max-wait
+    before BRIGADE_MAX_WAIT.
 
     \b
     Examples:
@@ -64,7 +74,15 @@ def serve(
         grace=grace,
         limits=Limits(**given),
     )
-    asyncio.run(serving.serve(config, ready=lambda address: say(f"serving {config.url} at {address}", err=True)))
+
+    def ready(address: str) -> None:
+        if as_json:
+            print_json({"url": config.url, "address": address})
+            sys.stdout.flush()
+        else:
+            say(f"serving {config.url} at {address}", err=True)
+
+    asyncio.run(serving.serve(config, ready=ready))
 
 
 _LIMITS = {
