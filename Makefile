@@ -13,6 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+AZURITE := $(VENV)/azurite/.done
 # The uv on PATH if it runs, otherwise one that pip puts into the virtual environment.
 UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
 
@@ -31,12 +32,12 @@ LOCK_ARGS ?=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## Create .venv with the pinned dependencies and this project
+setup: $(STAMP) $(AZURITE) ## Create .venv with the pinned dependencies and this project
 
 demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo
 
-test: lint ## Lint, then run the test suite
+test: lint $(AZURITE) ## Lint, then run the test suite
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
@@ -69,6 +70,12 @@ $(STAMP): pyproject.toml requirements.lock | $(BIN)/python $(UV)
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The emulator of Azure's object store; where it can't be had, the tests on it are skipped.
+$(AZURITE): tests/azurite/package.json tests/azurite/package-lock.json | $(BIN)/python
+	@mkdir -p $(@D) && cp tests/azurite/package.json tests/azurite/package-lock.json $(@D)
+	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ \
+		|| echo "azurite could not be installed: the tests on Azure's store are skipped"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " \

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from bench import counts, peers, processes, throughput
+from bench import counts, peers, postgres, processes, throughput
 from bench.measure import Ground
 from bench.report import Report, as_json, machine, show, write_docs
 
@@ -37,7 +37,8 @@ def main() -> None:
                 [*throughput.throughput(ground), *processes.processes(ground)],
                 counts.count_requests(ground),
                 peers.run_peers(ground),
-                peers.missing(),
+                sorted({*peers.missing(), *postgres.missing()}),
+                postgres.run_postgres(ground),
             )
     finally:
         ground.clear()
@@ -63,7 +64,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _runs(ground: Ground) -> int:
-    return throughput.runs(ground.rounds) + processes.runs(ground.rounds) + counts.runs() + peers.runs(ground.rounds)
+    each = (throughput, processes, peers, postgres)
+    return sum(part.runs(ground.rounds) for part in each) + counts.runs()
 
 
 @contextlib.contextmanager

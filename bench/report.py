@@ -19,6 +19,7 @@ import brigade
 from bench.counts import PATTERNS, Requests
 from bench.measure import STORES, Measurement
 from bench.peers import PeerResult
+from bench.postgres import PROCESSES, PostgresResult
 
 __all__ = ["Report", "as_json", "machine", "show", "write_docs"]
 
@@ -32,6 +33,7 @@ class Report:
     requests: Sequence[Requests]
     peers: Sequence[PeerResult]
     skipped: Sequence[str]
+    postgres: Sequence[PostgresResult]
 
 
 def machine(place: Path) -> dict[str, str]:
@@ -84,6 +86,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "throughput": [{**asdict(m), "best": round(m.best, 1)} for m in report.throughput],
         "requests": [{**asdict(r), "total": round(r.total, 5)} for r in report.requests],
         "peers": [asdict(peer) for peer in report.peers],
+        "postgres": [asdict(one) for one in report.postgres],
         "skipped": list(report.skipped),
     }
 
@@ -111,7 +114,7 @@ def write_docs(report: Report, path: Path) -> None:
     """Replace what stands between the markers in the page."""
     text = path.read_text(encoding="utf-8")
     parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
-    for name, (_, header, rows) in zip(("throughput", "requests", "peers"), _tables(report), strict=True):
+    for name, (_, header, rows) in zip(("throughput", "requests", "peers", "postgres"), _tables(report), strict=True):
         parts[name] = _markdown(header, rows)
     for name, body in parts.items():
         mark = re.compile(rf"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
@@ -143,6 +146,11 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             "On a local disk, one process, one message at a time: messages a second",
             ("queue", "durable", "how it writes", "enqueue", "claim + ack"),
             _peer_rows(report.peers),
+        ),
+        (
+            "In PostgreSQL, 1 / 2 processes: messages a second",
+            ("", *dict.fromkeys(f"{one.name} {one.version}" for one in report.postgres)),
+            _postgres_rows(report.postgres),
         ),
     ]
 
@@ -183,3 +191,14 @@ def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
         )
         for peer in peers
     ]
+
+
+def _postgres_rows(found: Sequence[PostgresResult]) -> Rows:
+    systems = list(dict.fromkeys(one.name for one in found))
+    best = {(one.case, one.name, one.processes): one.best for one in found}
+
+    def cell(case: str, name: str) -> str:
+        return " / ".join(f"{best[case, name, n]:,.0f}" for n in PROCESSES if (case, name, n) in best)
+
+    cases = dict.fromkeys(one.case for one in found)
+    return [(case, *(cell(case, name) for name in systems)) for case in cases]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from brigade.testing.servers.postgres import programs
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -30,5 +32,11 @@ def test_a_quick_benchmark_measures_every_case(tmp_path: Path) -> None:
         "end to end, batches of 1,000",
     }
     assert {one["batch"] for one in report["requests"]} == {1, 10, 100, 1000}
+    if programs() is not None:
+        assert {one["case"] for one in report["postgres"] if one["name"] == "brigade"} >= {
+            "enqueue, 1 caller",
+            "process",
+        }
+        assert all(one["best"] > 0 for one in report["postgres"])
     assert report["machine"]["python"].startswith("3.")
     assert list(tmp_path.iterdir()) == [], "the benchmark leaves nothing behind"

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from postgres_server import database, postgres
+
+__all__ = ["database", "postgres"]
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,7 +47,12 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", with_examples(), ids=name_of)
-def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if page.name == "postgres.md":
+        database = request.getfixturevalue("database")
+        monkeypatch.setenv("DATABASE_URL", database)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BRIGADE_URL", raising=False)
     namespace: dict[str, Any] = {"__name__": "__main__"}

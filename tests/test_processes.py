@@ -1,4 +1,4 @@
-"""Real processes on one directory: some die by SIGKILL, nothing is lost, nothing comes back after its ack."""
+"""Real processes on one directory or bucket: some die by SIGKILL, nothing is lost, nothing comes back after its ack."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,14 @@ import pytest
 
 import brigade
 from brigade import Backoff, Failure, QueuePolicy, State
+from brigade.blobs.cloud_connect import connect_bucket
 from brigade.stores.bucket import sweep as sweep_module
+from brigade.stores.opening import parse_url
 from brigade.testing.conformance.harness import claim_one, eventually, values
+from brigade.testing.servers.fixtures import seaweedfs_server
+from brigade.testing.servers.s3 import s3_url
+
+__all__ = ["seaweedfs_server"]
 
 POLICY = QueuePolicy(backoff=Backoff(base=0, maximum=0, jitter=None), failure=Failure("retry", 1000))
 """However slow the machine, and however often a lease runs out meanwhile, nothing fails for good."""
@@ -30,7 +37,7 @@ PRODUCER = """
 import asyncio, sys, brigade
 
 async def main(url, name, count):
-    async with brigade.connect_async(url, fsync=False) as hub:
+    async with brigade.connect_async(url) as hub:
         queue = await hub.queue("tasks")
         for n in range(0, count, 4):
             batch = [f"{name}-{n + k}" for k in range(4)]
@@ -49,7 +56,7 @@ CONSUMER = """
 import asyncio, sys, brigade
 
 async def main(url, name):
-    async with brigade.connect_async(url, fsync=False) as hub:
+    async with brigade.connect_async(url) as hub:
         queue = await hub.queue("tasks")
         while True:
             for message in await queue.claim(6, wait=30, owner=name, visibility=1.5):
@@ -122,14 +129,14 @@ def history(root: Path) -> dict[str, dict[str, Any]]:
     return {record["id"]: record for record in found.values()}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_eight_producers_and_eight_consumers_lose_nothing_when_some_are_killed(
-    tmp_path: Path, running: list[Running], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[G1] [G2] [G3] Four consumers and two producers are killed with SIGKILL in the middle, and replaced."""
-    url = f"file://{tmp_path}/jobs"
-    with brigade.connect(url, fsync=False) as hub:
+def kill_some(
+    url: str, running: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, str], list[Running]]:
+    """Eight producers and eight consumers work everything off; two and four of them are killed, and replaced.
+
+    Returns what producers were told is durable, and the consumers with what they said.
+    """
+    with brigade.connect(url) as hub:
         hub.queue("tasks", POLICY)
     producers = [Running(PRODUCER, url, f"p{n}", 80) for n in range(8)]
     consumers = [Running(CONSUMER, url, f"c{n}") for n in range(8)]
@@ -149,7 +156,7 @@ def test_eight_producers_and_eight_consumers_lose_nothing_when_some_are_killed(
     durable = {line.split()[0]: line.split()[1] for p in producers for line in p.lines if not line.startswith("done")}
     assert len(durable) >= 8 * 80
 
-    with brigade.connect(url, fsync=False) as hub:
+    with brigade.connect(url) as hub:
         queue = hub.queue("tasks")
         end = time.monotonic() + 120
         while (stats := queue.stats()).ready + stats.in_flight + stats.delayed:
@@ -161,11 +168,13 @@ def test_eight_producers_and_eight_consumers_lose_nothing_when_some_are_killed(
         monkeypatch.setattr(sweep_module, "FINAL_GRACE", 0)
         queue.sweep()
         assert queue.claim() == []
-        total = queue.stats().succeeded
+        assert queue.stats().succeeded >= len(durable)
+    return durable, consumers
 
-    records = history(tmp_path / "jobs")
+
+def judge(durable: dict[str, str], consumers: list[Running], records: dict[str, dict[str, Any]]) -> None:
+    """Nothing is lost, nothing is acked twice, nothing is delivered after its ack, no lease is won twice."""
     assert set(durable) <= set(records)
-    assert len(records) <= total
     assert {record["outcome"] for record in records.values()} == {"processed"}
     acked_by = {id: record["attempts"][-1]["version"] for id, record in records.items()}
     for id, record in records.items():
@@ -182,8 +191,35 @@ def test_eight_producers_and_eight_consumers_lose_nothing_when_some_are_killed(
             elif how == "acked":
                 assert int(version) == acked_by[id], f"{id} was acked twice"
     assert set(claims.values()) == {1}, "two claims won the same lease"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_eight_producers_and_eight_consumers_lose_nothing_when_some_are_killed(
+    tmp_path: Path, running: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[G1] [G2] [G3] Four consumers and two producers are killed with SIGKILL in the middle, and replaced."""
+    durable, consumers = kill_some(f"file://{tmp_path}/jobs?fsync=off", running, monkeypatch)
+    judge(durable, consumers, history(tmp_path / "jobs"))
     left = [path for path in (tmp_path / "jobs" / "q" / "tasks").rglob("*") if path.is_file()]
     assert {path.relative_to(tmp_path / "jobs" / "q" / "tasks").parts[0] for path in left} <= {"policy.json", "hist"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_same_holds_on_s3(
+    seaweedfs_server: str, tmp_path: Path, running: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[G1] [G2] [G3] One bucket, eight producers and eight consumers, six of them killed."""
+    prefix = f"processes/{uuid.uuid4().hex}"
+    durable, consumers = kill_some(s3_url(seaweedfs_server, prefix), running, monkeypatch)
+    bucket = connect_bucket(*parse_url(s3_url(seaweedfs_server, prefix), {})).once
+    keys = [meta["path"] for chunk in bucket.list(prefix) for meta in chunk]
+    for key in keys:
+        if key.endswith(".gz"):
+            (tmp_path / key.rpartition("/")[2]).write_bytes(bytes(bucket.get(key).bytes()))
+    judge(durable, consumers, history(tmp_path))
+    assert {key.removeprefix(f"{prefix}/q/tasks/").partition("/")[0] for key in keys} <= {"policy.json", "hist"}
 
 
 WAITER = """

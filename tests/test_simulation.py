@@ -19,11 +19,13 @@ from brigade.stores.bucket import accounts, enqueue, finish, lanes, moves, settl
 from brigade.stores.bucket.book import LEASED, READY, Book
 from brigade.testing.sim import check, run
 from brigade.testing.sim import records as r
-from brigade.testing.sim.__main__ import main
+from brigade.testing.sim.__main__ import main, play
 from brigade.testing.sim.scenario import KINDS, scenario_of
 
 SEEDS = 306
 CHUNKS = 18
+LATE_SEEDS = 40
+LATE_CHUNKS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -33,6 +35,16 @@ def test_no_seed_breaks_a_promise(chunk: int) -> None:
         report = run(seed)
         assert not report.violations, f"replay it with: brigade-sim --replay {seed}\n" + "\n".join(
             map(str, report.violations[:5])
+        )
+
+
+@pytest.mark.parametrize("chunk", range(LATE_CHUNKS))
+def test_no_seed_breaks_a_promise_when_writes_arrive_late(chunk: int) -> None:
+    """Half of the writes in doubt are applied only afterwards, when they may have been tried again."""
+    for seed in range(1000 + chunk, 1000 + LATE_SEEDS, LATE_CHUNKS):
+        outcome = play(seed, late=0.5)
+        assert not outcome.violations, f"replay it with: brigade-sim --late 0.5 --replay {seed}\n" + "\n".join(
+            map(str, outcome.violations[:5])
         )
 
 

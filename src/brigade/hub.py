@@ -191,5 +191,8 @@ class AsyncHub:
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:
-    """A hub for async programs: `memory://name` or `file://path`. Options may also stand in the URL's query."""
+    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, ….
+
+    Options may also stand in the URL's query.
+    """
     return AsyncHub(url, **options)

@@ -29,7 +29,7 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import Outgoing, PatientStore, Settled, Store
+from brigade.stores import JoiningStore, Outgoing, PatientStore, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -76,12 +76,14 @@ class AsyncQueue:
         attributes: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         content_type: str | None = None,
+        connection: Any = None,
     ) -> Receipt:
         """Add one message: bytes, text, JSON values, a file or an iterator of bytes. Returns when it is durable.
 
         `priority` 0 is the most urgent, 9 the least. A message with an `id` that was enqueued before is not
         added again: the receipt is the first one's, with `duplicate` set. Messages of one `group` are handed
-        out strictly in order, one at a time.
+        out strictly in order, one at a time. With a `connection` to the same PostgreSQL database the message
+        joins its transaction: it is there exactly if that commits.
         """
         message = NewMessage(
             payload=payload,
@@ -95,7 +97,7 @@ class AsyncQueue:
             correlation_id=correlation_id,
             content_type=content_type,
         )
-        return (await self._enqueue([outgoing(message)]))[0]
+        return (await self._enqueue([outgoing(message)], connection))[0]
 
     async def enqueue_many(
         self,
@@ -109,6 +111,7 @@ class AsyncQueue:
         attributes: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         content_type: str | None = None,
+        connection: Any = None,
     ) -> list[Receipt]:
         """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
         common = NewMessage(
@@ -123,17 +126,25 @@ class AsyncQueue:
             content_type=content_type,
         )
         messages = outgoing_many(payloads, common)
-        return await self._enqueue(messages) if messages else []
+        return await self._enqueue(messages, connection) if messages else []
 
-    async def _enqueue(self, messages: list[Outgoing]) -> list[Receipt]:
+    async def _enqueue(self, messages: list[Outgoing], connection: Any) -> list[Receipt]:
         with self._hub.tracer.sending(self.name, len(messages)) as carried:
             if carried:
                 for message in messages:
                     message.attributes = {**(message.attributes or {}), **carried}
+            if connection is not None:
+                return await self._joining().enqueue_in(connection, self.name, messages)
             receipts = await self._store.enqueue(self.name, messages)
         self._tell_enqueued(receipts)
         self._hub.wake_twins(self.name)
         return receipts
+
+    def _joining(self) -> JoiningStore:
+        store = self._store
+        if not isinstance(store, JoiningStore):
+            raise ConfigError("connection= joins a transaction of PostgreSQL; this store has none, leave it out")
+        return store
 
     async def claim(
         self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
@@ -193,9 +204,19 @@ class AsyncQueue:
         """A payload that is stored apart, as it is read. `message.open()` is the same."""
         return AsyncReader(self._store.open_payload(message))
 
-    async def ack(self, message: Message, *, result: Any = None) -> None:
-        """The work is done: the message is never delivered again. `result` is kept in history."""
-        await self._one(Ack(message, result))
+    async def ack(self, message: Message, *, result: Any = None, connection: Any = None) -> None:
+        """The work is done: the message is never delivered again. `result` is kept in history.
+
+        With a `connection` to the same PostgreSQL database the ack joins its transaction: what was written there
+        and the ack are committed together. Raises StaleLease where the lease was lost: roll back.
+        """
+        wanted = Ack(message, result)
+        if connection is None:
+            await self._one(wanted)
+            return
+        (answer,) = await self._joining().settle_in(connection, self.name, [_checked(wanted)])
+        if isinstance(answer, StaleLease):
+            raise answer
 
     async def nack(
         self,

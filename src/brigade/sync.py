@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import io
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -195,8 +196,12 @@ class Queue:
         attributes: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         content_type: str | None = None,
+        connection: Any = None,
     ) -> Receipt:
-        """Add one message: bytes, text, JSON values, a file or an iterator of bytes. Returns when it is durable."""
+        """Add one message: bytes, text, JSON values, a file or an iterator of bytes. Returns when it is durable.
+
+        With a `connection` to the same PostgreSQL database the message joins its transaction.
+        """
         return self._hub.call(
             self._async.enqueue(
                 payload,
@@ -209,6 +214,7 @@ class Queue:
                 attributes=attributes,
                 correlation_id=correlation_id,
                 content_type=content_type,
+                connection=_blocking(connection),
             )
         )
 
@@ -224,6 +230,7 @@ class Queue:
         attributes: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         content_type: str | None = None,
+        connection: Any = None,
     ) -> list[Receipt]:
         """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
         return self._hub.call(
@@ -237,6 +244,7 @@ class Queue:
                 attributes=attributes,
                 correlation_id=correlation_id,
                 content_type=content_type,
+                connection=_blocking(connection),
             )
         )
 
@@ -251,9 +259,12 @@ class Queue:
         """A payload that is stored apart, as a binary file. `message.open()` is the same."""
         return io.BufferedReader(PayloadReader(self._hub, self._async.reader(message)), buffer_size=256 * 1024)
 
-    def ack(self, message: Message, *, result: Any = None) -> None:
-        """The work is done: the message is never delivered again. `result` is kept in history."""
-        self._hub.call(self._async.ack(message, result=result))
+    def ack(self, message: Message, *, result: Any = None, connection: Any = None) -> None:
+        """The work is done: the message is never delivered again. `result` is kept in history.
+
+        With a `connection` to the same PostgreSQL database the ack joins its transaction.
+        """
+        self._hub.call(self._async.ack(message, result=result, connection=_blocking(connection)))
 
     def nack(
         self,
@@ -391,6 +402,18 @@ class PayloadReader(io.RawIOBase):
             self._hub.call(self._reader.close())
 
 
+def _blocking(connection: Any) -> Any:
+    """A caller's connection that the hub's own thread can use."""
+    if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+        raise ConfigError(
+            "connection is an async one, which belongs to its event loop; use connect_async(), or a sync one"
+        )
+    return connection
+
+
 def connect(url: str, **options: Any) -> Hub:
-    """Connect to a store: `memory://name` or `file://path`. Options may also stand in the URL's query."""
+    """Connect to a store: `memory://name`, `file://path`, `s3://bucket/prefix`, ….
+
+    Options may also stand in the URL's query.
+    """
     return Hub(url, **options).open()

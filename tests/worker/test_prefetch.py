@@ -149,7 +149,7 @@ def test_max_prefetch_bounds_what_is_claimed_at_once(memory: Hub) -> None:
     assert most <= 10
 
 
-FASTER = 30
+FASTER = 60
 """How much faster than real time the idle worker's intervals run."""
 
 

@@ -106,11 +106,13 @@ def test_every_message_ends_as_the_policy_says(memory: Hub, failure: Failure, re
 
     end = "failed" if failure.dead_letter_queue is None else "dead-lettered"
     for number, (receipt, (state, attempts, outcomes)) in enumerate(zip(receipts, expected, strict=True)):
-        info = queue.get(receipt.id)
-        assert (info.state, info.attempts) == (state, attempts), (number, scripts[number])
-        statuses = [status for _, status in sorted(told[receipt.id])]
-        assert statuses == [end if one == "ended" else one for one in outcomes], (number, scripts[number])
-        assert info.result == ({"number": number} if state is State.SUCCEEDED else None)
+        counted, statuses = zip(*sorted(told[receipt.id]), strict=True)
+        assert list(counted) == list(range(1, attempts + 1)), (number, scripts[number])
+        assert list(statuses) == [end if one == "ended" else one for one in outcomes], (number, scripts[number])
+        if number % 10 == 0:
+            info = queue.get(receipt.id)
+            assert (info.state, info.attempts) == (state, attempts), (number, scripts[number])
+            assert info.result == ({"number": number} if state is State.SUCCEEDED else None)
     succeeded = [number for number, (state, _, _) in enumerate(expected) if state is State.SUCCEEDED]
     stats = queue.stats()
     assert stats.succeeded == len(succeeded)

@@ -2,12 +2,15 @@
 
 - **Atomic visibility.** An object is seen whole or not at all; a read returns the bytes of one write.
 - **Mutual exclusion.** Of many `Create`s of one key exactly one is applied; of many `Swap`s that expect one
-  etag exactly one is applied. Every successful write gives the key an etag that it did not have before.
+  etag exactly one is applied. Every successful write of bytes that the key never held gives it an etag that it
+  never had; the same bytes may have the same etag, so every body carries a fresh nonce.
 - **Consistent reads.** A `Get` or `List` that begins after a write was answered sees that write.
-- **Ordered listing.** `List` yields keys in byte order, strictly after `after`.
+- **Ordered listing.** `List` yields keys in order, strictly after `after`: byte order of the keys, or, in storage
+  that keeps folders, of their parts between slashes, one after the other. Within a folder both are the same.
 - **Honest failure.** A write answers `CONFLICT` only if the condition did not hold when it was tried (or the
   client library tried twice), `UNKNOWN` if it may or may not have been applied; the caller reads back.
-- **Deletes** are unconditional and may be repeated; `DeleteIf` removes a key only under the given etag.
+- **Deletes** are unconditional and may be repeated; `DeleteIf` removes a key only under the given etag, or answers
+  `UNSUPPORTED` and does nothing, always, where storage has no such thing.
 
 The protocol yields these operations; a driver performs them. Nothing here does I/O.
 """
@@ -24,6 +27,7 @@ from brigade.clock import Clock
 __all__ = [
     "CONFLICT",
     "UNKNOWN",
+    "UNSUPPORTED",
     "Blob",
     "Blobs",
     "Copy",
@@ -67,7 +71,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A page of keys that start with `prefix` and come after `after`."""
+    """A page of keys that start with `prefix` and come after `after`, which is not the name of a folder."""
 
     prefix: str
     after: str = ""
@@ -105,10 +109,12 @@ class Refused(Enum):
 
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
+    UNSUPPORTED = "unsupported"
 
 
 CONFLICT = Refused.CONFLICT
 UNKNOWN = Refused.UNKNOWN
+UNSUPPORTED = Refused.UNSUPPORTED
 WriteResult = str | Refused
 
 
@@ -133,7 +139,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a listing; `more` says that it goes on after the last item."""
+    """Part of a listing; `more` says that it goes on after the last item. After a full page it may turn out not to."""
 
     items: Sequence[Item]
     more: bool
@@ -147,6 +153,9 @@ class Blobs(Protocol):
 
     poll_interval: float
     """Seconds between looks of a waiting claimer, when nothing wakes it."""
+
+    patience: float
+    """For how many seconds a ledger that another process has just written is taken to be in use, without a look."""
 
     immediate: bool
     """Whether `try_now` answers every operation, so that running things side by side gains nothing."""
@@ -164,7 +173,10 @@ class Blobs(Protocol):
         ...
 
     async def put_stream(self, key: str, chunks: AsyncIterator[bytes]) -> int:
-        """Create an object from a stream; nothing is visible until the stream has ended. Returns its size."""
+        """Create an object from a stream; nothing is visible until the stream has ended. Returns its size.
+
+        Its name must not have been used before: a large object may replace one that is there.
+        """
         ...
 
     def get_stream(self, key: str, *, chunk: int = 1024 * 1024) -> AsyncGenerator[bytes]:

@@ -42,6 +42,7 @@ class DiskBlobs:
     listing_ttl = 0.1
     immediate = False
     poll_interval = 6.0
+    patience = 0.0
 
     def __init__(self, root: str, *, fsync: bool = True, watch: bool = True) -> None:
         self._root = os.path.abspath(root)

@@ -131,6 +131,7 @@ class MemoryBlobs:
     listing_ttl = 1.0
     immediate = True
     poll_interval = 6.0
+    patience = 0.0
 
     def __init__(self, name: str = "", *, bucket: Bucket | None = None) -> None:
         self._bucket = bucket or (Bucket.named(name) if name else Bucket())

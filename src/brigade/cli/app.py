@@ -22,7 +22,9 @@ __all__ = ["COMMANDS", "Nothing", "Terminated", "cli", "explained", "run"]
 OK, ERROR, USAGE, NOTHING, STALE, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 COMMANDS = {
     "ack": "brigade.cli.settle:ack",
+    "bench": "brigade.cli.bench:bench",
     "completion": "brigade.cli.completion:completion",
+    "cost": "brigade.cli.bench:cost",
     "demo": "brigade.cli.demo:demo",
     "dequeue": "brigade.cli.dequeue:dequeue",
     "dlq": "brigade.cli.dlq:dlq",
@@ -30,6 +32,7 @@ COMMANDS = {
     "enqueue": "brigade.cli.enqueue:enqueue",
     "extend": "brigade.cli.settle:extend",
     "get": "brigade.cli.look:get",
+    "migrate": "brigade.cli.migrate:migrate",
     "nack": "brigade.cli.settle:nack",
     "peek": "brigade.cli.look:peek",
     "queue": "brigade.cli.queue:queue",

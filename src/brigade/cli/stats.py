@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from brigade.cli.bench import cost_line
 from brigade.cli.common import age, connected, console, json_option, print_json, queue_argument, table, url_option, when
 from brigade.cli.queues import chosen
 from brigade.clock import SystemClock, to_datetime
@@ -76,8 +77,10 @@ def stats(names: tuple[str, ...], watch: float | None, url: str, as_json: bool) 
         found = {name: hub.queue(name, create=False).stats() for name in chosen(hub, names)}
     if as_json:
         print_json(found)
-    else:
-        console().print(_table(found))
+        return
+    console().print(_table(found))
+    if line := cost_line(url, hub.requests()):
+        click.echo(line)
 
 
 def _table(found: dict[str, Stats], rates: dict[str, Rates] | None = None) -> Table:

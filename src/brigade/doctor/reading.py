@@ -63,7 +63,7 @@ async def _listed(lab: Lab, prefix: str, key: str, by: int) -> str | None:
 
 
 async def listing_order(lab: Lab) -> Finding:
-    """Listings in byte order, after a name, in pages."""
+    """Listings in byte order, or in that of the keys' parts between slashes; after a name, in pages."""
     prefix = lab.prefix("order/")
     names = sorted(
         lab.key(f"order/{number:03}{tail}") for number in range(7) for tail in ("-", "/x", "0", "B", "b", "~")
@@ -71,8 +71,10 @@ async def listing_order(lab: Lab) -> Finding:
     for number, name in enumerate(reversed(names)):
         await lab.write(Create(name, b"x"), by=number)
     whole = [item.key for item in (await lab.list(prefix)).items]
-    if whole != names:
+    by_parts = sorted(names, key=_parts)
+    if whole not in (names, by_parts):
         return fail("a listing is not in byte order, or not whole", "messages are handed out in the wrong order")
+    order, names = ("byte order", names) if whole == names else ("the order of folders", by_parts)
     paged: list[str] = []
     for by in range(len(names)):
         page = await lab.list(prefix, after=paged[-1] if paged else "", limit=5, by=by)
@@ -82,9 +84,15 @@ async def listing_order(lab: Lab) -> Finding:
     if paged != names:
         return fail("pages of a listing repeat or leave out objects", STALE_LIST)
     between = [item.key for item in (await lab.list(prefix, after=f"{prefix}003a")).items]
-    if between != [name for name in names if name > f"{prefix}003a"]:
+    after = f"{prefix}003a"
+    rest = names[next(place for place, name in enumerate(names) if name > after and _parts(name) > _parts(after)) :]
+    if between != rest:
         return fail("a listing after a name that doesn't exist starts in the wrong place", STALE_LIST)
-    return ok(f"{len(names)} objects in byte order, whole and in pages")
+    return ok(f"{len(names)} objects in {order}, whole and in pages")
+
+
+def _parts(key: str) -> list[str]:
+    return key.split("/")
 
 
 async def keys(lab: Lab) -> Finding:

@@ -14,7 +14,7 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "Outgoing", "PatientStore", "Settled", "Store"]
+__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "Settled", "Store"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -154,3 +154,14 @@ class PatientStore(Protocol):
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
         """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
         ...
+
+
+@runtime_checkable
+class JoiningStore(Protocol):
+    """A store whose work can join a transaction that the caller has opened: it is done exactly if that commits."""
+
+    async def enqueue_in(self, connection: Any, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]: ...
+
+    async def settle_in(
+        self, connection: Any, queue: str, settlements: Sequence[Settlement]
+    ) -> list[Settled | BrigadeError]: ...

@@ -37,6 +37,8 @@ __all__ = ["Loaded", "claim", "load", "refresh"]
 
 WIDTH = 16
 SPREAD = 8
+CROWD = 128
+LOOKS = 4
 TRIES = 3
 LAST = (10, FOREVER)
 ENOUGH = 1000
@@ -65,26 +67,32 @@ def claim(
 
     `only_derived` leaves everything alone but segments with derived names: dead letters among them.
     """
-    fresh = False
-    old = view.listed_at is None or env.clock.monotonic() - view.listed_at > listing_ttl
-    if old or env.now() >= view.next_due:
+    looks = 0
+    if _old(env, view, listing_ttl) or env.now() >= view.next_due:
         yield from refresh(env, view)
-        fresh = True
+        looks = 1
     while True:
         if view.paused:
             return []
-        won = yield from _walk(env, view, limit, owner, visibility, only_derived)
+        won, beaten = yield from _walk(env, view, limit, owner, visibility, listing_ttl, only_derived)
         if view.unmoved:
             yield from complete_moves(env, view)
         if won:
             return won
-        if view.more_after is not None:
-            yield from _list_more(env, view)
-        elif not fresh:
+        if beaten and looks < LOOKS:
             yield from refresh(env, view)
-            fresh = True
+            looks += 1
+        elif view.more_after is not None:
+            yield from _list_more(env, view)
+        elif not looks:
+            yield from refresh(env, view)
+            looks = 1
         else:
             return []
+
+
+def _old(env: Env, view: QueueView, listing_ttl: float) -> bool:
+    return view.listed_at is None or env.clock.monotonic() - view.listed_at > listing_ttl
 
 
 def refresh(env: Env, view: QueueView) -> Proto[None]:
@@ -95,12 +103,16 @@ def refresh(env: Env, view: QueueView) -> Proto[None]:
     if view.has_lanes:
         yield from _list_lanes(view)
     view.prune_entries()
+    view.cursor = view.start(env.ids.below(view.crowd + 1)) if env.ids.below(SPREAD) else None
     view.listed_at = env.clock.monotonic()
 
 
 def _list_more(env: Env, view: QueueView) -> Proto[None]:
-    """Go on with the listing until there are enough candidates that may have something to give."""
-    known = view.ledgers_before
+    """Go on with the listing until there are enough candidates that may have something to give.
+
+    In a crowd a ledger that somebody else has just written is most likely in use: where a look costs, it has to wait.
+    """
+    known, patience = view.ledgers_before, view.patience if view.crowd else -FOREVER
     found = yield from _list_candidates(env, view, known)
     if found:
         items = yield from _list_ledgers(view, found[0], found[-1])
@@ -108,7 +120,8 @@ def _list_more(env: Env, view: QueueView) -> Proto[None]:
             item = items.get(name)
             if item is not None:
                 seen = known.get(name)
-                view.ledgers[name] = seen if seen and seen.etag == item.etag else KnownLedger(None, None, 0)
+                other = KnownLedger(None, None, item.modified + patience)
+                view.ledgers[name] = seen if seen and seen.etag == item.etag else other
     view.candidates = sorted({*view.candidates, *found})
     if view.more_after is None:
         view.ledgers_before = {}
@@ -179,17 +192,25 @@ def _list_lanes(view: QueueView) -> Proto[None]:
 
 
 def _walk(
-    env: Env, view: QueueView, limit: int, owner: str, visibility: float, only_derived: bool
-) -> Proto[list[Grant]]:
-    """Try candidates from the head, several at once; after a conflict spread out, so that claimers don't collide."""
+    env: Env, view: QueueView, limit: int, owner: str, visibility: float, listing_ttl: float, only_derived: bool
+) -> Proto[tuple[list[Grant], bool]]:
+    """Try candidates from the head, several at once; among others start further on, so that claimers do not collide.
+
+    Returns what was won, and whether others were faster and the listing has become old meanwhile.
+    """
     won: list[Grant] = []
     lease = to_ms(visibility)
     turn = _Turn(view, only_derived)
     if view.lanes and not only_derived:
         turn.lanes = yield from open_lanes(env, view)
-    total = 0
+    elif not only_derived:
+        turn.after = view.cursor
+    passed_over, total = turn.after is not None, 0
     while total < limit:
         batch = turn.next_batch(limit - total, env.now())
+        if not batch and passed_over and not won:
+            passed_over, turn.after, view.cursor = False, None, None
+            continue
         if not batch:
             break
         answers = yield from side_by_side(
@@ -208,8 +229,13 @@ def _walk(
             if what in view.ended or (known is not None and known.next_at == FOREVER):
                 view.drop_candidate(cast(SegmentName, what))
         if "conflict" in answers:
-            turn.after = view.skip(turn.after, env.ids.below(SPREAD))
-    return won
+            view.crowd = min(max(SPREAD, 2 * view.crowd), CROWD)
+            turn.after = view.cursor = view.skip(turn.after, env.ids.below(view.crowd))
+            if not won and _old(env, view, listing_ttl):
+                return won, True
+        elif won and view.crowd:
+            view.crowd -= 1
+    return won, False
 
 
 class _Turn:
@@ -257,6 +283,7 @@ def _claim_segment(
     """
     tokens, rules = [env.ids.token()], view.rules(name)
     account: Account | None = None
+    lost = False
     if name in view.ledgers:
         account = yield from open_account(env, view, name)
         if account is None:
@@ -276,7 +303,7 @@ def _claim_segment(
             next_at = FOREVER if book.final else max(book.next_change(now, rules), now + 1)
             if account is not None:
                 view.ledgers[name] = KnownLedger(account.etag, account.ledger, next_at)
-            return None
+            return "conflict" if lost else None
         book.finalize()
         if account is None:
             answer = yield from create_account(env, view, name, book, retry_absent=False)
@@ -290,6 +317,7 @@ def _claim_segment(
             tokens.append(env.ids.token())
             tries -= 1
             continue
+        lost = True
         account = yield from after_loss(env, view, name, answer)
         if account is None:
             view.forget(name)

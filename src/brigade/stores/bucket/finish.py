@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brigade.blobs import DeleteIf, Swap
+from brigade.blobs import UNSUPPORTED, DeleteIf, Swap
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.accounts import read_segment
 from brigade.stores.bucket.book import PURGED
@@ -22,6 +22,8 @@ from brigade.stores.bucket.wire import MARKER, SEGMENT, Entry, Ledger, Marker, S
 __all__ = ["finish", "retire"]
 
 HISTORY_FILE_RECORDS = 20_000
+FREE = ""
+"""What the marker of a purged id points to where storage has no conditional delete: nothing, so it may be taken."""
 
 
 def finish(env: Env, view: QueueView, finals: Mapping[SegmentName, Ledger]) -> Proto[list[Record]]:
@@ -110,9 +112,11 @@ def _settle_marker(env: Env, view: QueueView, ref: str, entry: Entry, purged: bo
         if marker.ref != ref or (marker.done and not purged):
             return
         if purged:
-            yield DeleteIf(key, etag)
-            return
-        done = Marker(env.ids.nonce(), marker.own_id, ref, marker.at, marker.correlation, True)
+            if (yield DeleteIf(key, etag)) is not UNSUPPORTED:
+                return
+            done = Marker(env.ids.nonce(), marker.own_id, FREE, marker.at, marker.correlation)
+        else:
+            done = Marker(env.ids.nonce(), marker.own_id, ref, marker.at, marker.correlation, True)
         answer = yield from write(env, Swap(key, MARKER.encode(done), etag))
         if not isinstance(answer, Lost):
             return

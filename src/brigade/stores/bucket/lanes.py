@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brigade.blobs import DeleteIf, Swap
+from brigade.blobs import UNKNOWN, UNSUPPORTED, DeleteIf, Swap
 from brigade.clock import FOREVER
+from brigade.errors import StoreUnavailable
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
 from brigade.stores.bucket.book import LEASED, READY, Book, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, side_by_side, write
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Lost, Proto, Sleep, delete, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
@@ -197,22 +198,33 @@ def drop_orphan(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
 
 
 def drop_from_lane(env: Env, view: QueueView, names: Sequence[SegmentName]) -> Proto[None]:
-    """Take segments that have ended out of their lane; a lane that becomes empty is deleted under its etag."""
+    """Take segments that have ended out of their lane; a lane that becomes empty is deleted under its etag.
+
+    Where storage has no conditional delete an empty lane stays: an unconditional one could take away an append.
+    """
     lane_name = names[0].lane
     key = view.keys.lane(lane_name)
     gone = {str(name) for name in names}
     current = yield from read_lane(env, view, lane_name)
+    may_delete, tries = True, 0
     while current is not None:
         lane, etag = current
         kept = [entry for entry in lane.entries if entry.segment not in gone]
-        if len(kept) == len(lane.entries) and kept:
+        if len(kept) == len(lane.entries) and (kept or not may_delete):
             return
         view.lanes.pop(lane_name, None)
-        if not kept:
+        if not kept and may_delete:
             answer = yield DeleteIf(key, etag)
             if isinstance(answer, str):
                 return
-            current = yield from read_lane(env, view, lane_name)
+            may_delete = answer is not UNSUPPORTED
+            if answer is UNKNOWN:
+                tries += 1
+                if tries == MOST_TRIES:
+                    raise StoreUnavailable(f"the store kept failing to delete {key!r}; check it and try again")
+                yield Sleep(env.ids.uniform(0, min(0.05 * 2**tries, 5)))
+            if may_delete:
+                current = yield from read_lane(env, view, lane_name)
             continue
         smaller = Lane(env.ids.nonce(), lane.group, lane.lifo, kept)
         answer = yield from write(env, Swap(key, LANE.encode(smaller), etag))

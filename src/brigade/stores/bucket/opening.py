@@ -7,7 +7,7 @@ from typing import Any
 from brigade.errors import ConfigError
 from brigade.stores.bucket.store import BucketStore
 
-__all__ = ["open_file", "open_memory"]
+__all__ = ["open_cloud", "open_file", "open_memory"]
 
 
 def open_memory(_scheme: str, place: str, _options: dict[str, Any]) -> BucketStore:
@@ -22,3 +22,11 @@ def open_file(_scheme: str, place: str, options: dict[str, Any]) -> BucketStore:
     if not place:
         raise ConfigError("file:// needs a directory: write file://./jobs or file:///var/lib/jobs")
     return BucketStore(DiskBlobs(place, **options))
+
+
+def open_cloud(scheme: str, place: str, options: dict[str, Any]) -> BucketStore:
+    from brigade.blobs.cloud import CloudBlobs
+    from brigade.blobs.cloud_connect import connect_bucket
+
+    paces = {name: options.pop(name, None) for name in ("listing_ttl", "poll_interval")}
+    return BucketStore(CloudBlobs(connect_bucket(scheme, place, options), **paces))

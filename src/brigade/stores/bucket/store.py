@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from brigade.blobs import Blobs
-from brigade.clock import FOREVER, Clock, SystemClock
+from brigade.clock import FOREVER, Clock, SystemClock, to_ms
 from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
@@ -370,6 +370,7 @@ class BucketStore:
         held = self._queues.get(name)
         if held is None:
             held = self._queues[name] = HeldQueue(self.run, self.env, QueueView(name, policy))
+            held.view.patience = to_ms(self._blobs.patience)
         held.view.policy = policy
         held.policy_at = self.env.clock.monotonic()
         return held

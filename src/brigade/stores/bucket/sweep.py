@@ -317,8 +317,7 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         marker, etag = found
         kept = marker.done and not _old(env, item, retention)
         if not kept and not (yield from _alive(view, marker.ref, done)):
-            yield DeleteIf(item.key, etag)
-            done.expired += 1
+            done.expired += isinstance((yield DeleteIf(item.key, etag)), str)
 
 
 def _sweep_history(env: Env, view: QueueView, done: Swept) -> Proto[None]:

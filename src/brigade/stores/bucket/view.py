@@ -68,7 +68,9 @@ class QueueView:
     """One process's memory of one queue. Losing it costs requests and nothing else.
 
     `unmoved` are segments with failures still to be moved; `finished` are ledgers that this process made final
-    and has yet to write to history; `ended` are segments that are over but may still be listed.
+    and has yet to write to history; `ended` are segments that are over but may still be listed. `patience` is for
+    how many milliseconds what others have just written is not looked into. `cursor` is where claims start: the
+    head, unless others were faster lately; the more often that was, the further on, up to `crowd` places.
     """
 
     def __init__(self, queue: str, policy: QueuePolicy) -> None:
@@ -81,6 +83,9 @@ class QueueView:
         self.next_due = FOREVER
         self.more_after: str | None = None
         self.candidates: list[SegmentName] = []
+        self.patience = 0
+        self.crowd = 0
+        self.cursor: SegmentName | None = None
         self.ledgers: dict[SegmentName, KnownLedger] = {}
         self.ledgers_before: dict[SegmentName, KnownLedger] = {}
         self.lanes: dict[str, KnownLane] = {}
@@ -148,6 +153,15 @@ class QueueView:
         self.lanes, self.entries, self.ended, self.parked = {}, {}, set(), {}
         self.tally = Tally()
         self.stale()
+
+    def start(self, place: int) -> SegmentName | None:
+        """The candidate before the given place, counted from the head, as far as priorities are the head's."""
+        before: SegmentName | None = None
+        for name in islice(self.candidates, place):
+            if name.priority != self.candidates[0].priority:
+                break
+            before = name
+        return before
 
     def stale(self) -> None:
         """List again before the next claim."""

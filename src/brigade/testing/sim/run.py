@@ -42,7 +42,7 @@ def run(seed: int, *, keep_trace: bool = False, scenario: Scenario | None = None
     clock = VirtualClock()
     world = World(scenario, clock)
     witness = Witness(world.tell)
-    storage = Storage(clock, witness)
+    storage = Storage(clock, witness, conditional_delete=scenario.conditional_delete)
     trace = Trace(keep=keep_trace)
     rng = random.Random(f"run {seed}")
     inline = Inline(storage, clock, trace)

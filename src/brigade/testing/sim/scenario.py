@@ -53,6 +53,7 @@ class Scenario:
     purgers: int = 0
     pausers: int = 0
     inspectors: int = 0
+    conditional_delete: bool = True
 
     @property
     def lease(self) -> float:
@@ -123,4 +124,5 @@ def scenario_of(seed: int) -> Scenario:
         purgers=int(rng.random() < 0.12),
         pausers=int(rng.random() < 0.12),
         inspectors=int(rng.random() < 0.2),
+        conditional_delete=rng.random() < 0.75,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Get, List, Op, Page, Refused, Swap
+from brigade.blobs import UNSUPPORTED, Blob, Copy, Create, Delete, DeleteIf, Get, List, Op, Page, Refused, Swap
 from brigade.blobs.memory import Bucket
 from brigade.clock import Clock
 from brigade.testing.sim.witness import Witness
@@ -62,9 +62,10 @@ class Trace:
 
 
 class Storage:
-    """Applies operations, one at a time, and has each write witnessed."""
+    """Applies operations, one at a time, and has each write witnessed. It may lack conditional deletes."""
 
-    def __init__(self, clock: Clock, witness: Witness) -> None:
+    def __init__(self, clock: Clock, witness: Witness, *, conditional_delete: bool = True) -> None:
+        self._conditional_delete = conditional_delete
         self._bucket = Bucket(clock)
         self._clock = clock
         self._witness = witness
@@ -79,6 +80,8 @@ class Storage:
 
     def apply(self, op: Op) -> object:
         """Perform an operation for real."""
+        if isinstance(op, DeleteIf) and not self._conditional_delete:
+            return UNSUPPORTED
         answer = self._bucket.apply(op)
         match op:
             case Create(key, body) | Swap(key, body, _):

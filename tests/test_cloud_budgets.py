@@ -1,0 +1,162 @@
+"""The budgets of the design on S3, counted by a proxy before SeaweedFS: nobody's word is taken for it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import brigade
+from brigade.blobs import cloud
+from brigade.blobs.cloud import CloudBlobs
+from brigade.stores.bucket import store as store_module
+from brigade.testing.servers.fixtures import seaweedfs_server
+from brigade.testing.servers.proxy import Proxy
+from brigade.testing.servers.s3 import s3_url
+
+__all__ = ["seaweedfs_server"]
+
+
+@pytest.fixture
+def proxy(seaweedfs_server: str) -> Iterator[Proxy]:
+    with Proxy(seaweedfs_server) as made:
+        yield made
+
+
+@pytest.fixture
+def url(proxy: Proxy) -> str:
+    return s3_url(proxy.endpoint, f"budgets/{uuid.uuid4().hex}")
+
+
+async def work_off(url: str, count: int, *, batch: int, limit: int) -> Counter[str]:
+    """Everything from the first connection to the last history file; returns what the hubs say they asked for."""
+    made: Counter[str] = Counter()
+    async with brigade.connect_async(url) as producer:
+        sending = await producer.queue("tasks")
+        for start in range(0, count, batch):
+            await sending.enqueue_many([f"{start + n:0200}" for n in range(batch)])
+    async with brigade.connect_async(url) as consumer:
+        receiving = await consumer.queue("tasks")
+        done = 0
+        while done < count:
+            messages = await receiving.claim(limit, wait=10)
+            assert not [answer for answer in await receiving.ack_many(messages) if isinstance(answer, Exception)]
+            done += len(messages)
+    made.update(producer.requests())
+    made.update(consumer.requests())
+    return made
+
+
+@pytest.mark.parametrize(
+    "count, batch, limit, most",
+    [(3000, 100, 100, 0.06), (3000, 100, 1000, 0.06), (20_000, 1000, 1000, 0.01), (60, 1, 10, 6), (60, 1, 1, 6)],
+    ids=["batches of 100", "batches of 100 claimed together", "batches of 1000", "singles", "singles one by one"],
+)
+async def test_requests_a_message(proxy: Proxy, url: str, count: int, batch: int, limit: int, most: float) -> None:
+    with proxy.counting() as counted:
+        said = await work_off(url, count, batch=batch, limit=limit)
+    assert counted.total() / count <= most, counted
+    assert said == counted, "what the hub tells is what goes over the wire"
+    async with brigade.connect_async(url) as hub:
+        stats = await (await hub.queue("tasks")).stats()
+    assert (stats.succeeded, stats.ready, stats.in_flight) == (count, 0, 0)
+
+
+async def test_deletes_go_out_in_bulk(proxy: Proxy, url: str) -> None:
+    with proxy.counting() as counted:
+        await work_off(url, 200, batch=1, limit=100)
+    assert counted["delete"] <= 8
+
+
+async def test_a_small_payload_stored_apart_is_one_request_and_a_large_one_goes_in_parts(
+    proxy: Proxy, url: str
+) -> None:
+    async with brigade.connect_async(url) as hub:
+        queue = await hub.queue("tasks")
+        for size, requests in ((1024 * 1024, 2), (20 * 1024 * 1024, 6)):
+            with proxy.counting() as counted:
+                await queue.enqueue(b"x" * size)
+            assert counted.total() == requests, counted
+            assert sum(hub.requests().values()) == proxy.total
+
+
+MINUTE = 60.0
+FASTER = 60
+"""How much faster than real time the idle test runs: every interval is shortened as much."""
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CloudBlobs, "poll_interval", CloudBlobs.poll_interval / FASTER)
+    monkeypatch.setattr(cloud, "CLOCK_EVERY", cloud.CLOCK_EVERY / FASTER)
+    for name in ("FIRST_POLL", "SAFETY_POLL", "POLICY_TTL", "SWEEP_EVERY"):
+        monkeypatch.setattr(store_module, name, getattr(store_module, name) / FASTER)
+
+
+@pytest.mark.parametrize("lanes", [False, True], ids=["plain", "with groups"])
+async def test_an_idle_worker_makes_at_most_twelve_requests_a_minute(
+    proxy: Proxy, url: str, faster: None, lanes: bool
+) -> None:
+    """Polls, policy, sweeps and the clock together, over ten minutes after the first."""
+    async with brigade.connect_async(url) as hub:
+        queue = await hub.queue("tasks")
+        if lanes:
+            await queue.enqueue("x", group="g")
+            for message in await queue.claim():
+                await queue.ack(message)
+        assert await queue.claim(wait=MINUTE / FASTER) == []
+        with proxy.counting() as counted:
+            assert await queue.claim(wait=10 * MINUTE / FASTER) == []
+        assert counted.total() <= 10 * 12, counted
+
+
+CONSUMER = """
+import asyncio, sys, brigade
+
+async def main(url):
+    done = 0
+    async with brigade.connect_async(url) as hub:
+        queue = await hub.queue("tasks")
+        print("ready", flush=True)
+        sys.stdin.readline()
+        while messages := await queue.claim(100, wait=3):
+            await queue.ack_many(messages)
+            done += len(messages)
+    print(done, flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+async def test_eight_processes_at_most_double_the_requests_a_message(proxy: Proxy, url: str) -> None:
+    count = 24_000
+    with proxy.counting() as alone:
+        await work_off(url, count, batch=100, limit=100)
+    other = s3_url(proxy.endpoint, f"budgets/{uuid.uuid4().hex}")
+    with proxy.counting() as together:
+        async with brigade.connect_async(other) as hub:
+            queue = await hub.queue("tasks")
+            for start in range(0, count, 100):
+                await queue.enqueue_many([f"{start + n:0200}" for n in range(100)])
+        processes = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-c", CONSUMER, other, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            for _ in range(8)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            await process.stdout.readline()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+        said = [await process.communicate() for process in processes]
+    done = [int(out) for out, _ in said]
+    assert sum(done) == count
+    assert together.total() <= 2 * alone.total(), (done, alone, together)
