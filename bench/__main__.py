@@ -18,7 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from bench import counts, peers, postgres, processes, throughput
+from bench import counts, peers, postgres, processes, s3, throughput
 from bench.measure import Ground
 from bench.report import Report, as_json, machine, show, write_docs
 
@@ -37,8 +37,9 @@ def main() -> None:
                 [*throughput.throughput(ground), *processes.processes(ground)],
                 counts.count_requests(ground),
                 peers.run_peers(ground),
-                sorted({*peers.missing(), *postgres.missing()}),
+                sorted({*peers.missing(), *postgres.missing(), *s3.missing()}),
                 postgres.run_postgres(ground),
+                s3.run_s3(ground),
             )
     finally:
         ground.clear()
@@ -65,7 +66,7 @@ def _arguments() -> argparse.Namespace:
 
 def _runs(ground: Ground) -> int:
     each = (throughput, processes, peers, postgres)
-    return sum(part.runs(ground.rounds) for part in each) + counts.runs()
+    return sum(part.runs(ground.rounds) for part in each) + counts.runs() + s3.runs(ground.rounds, quick=ground.quick)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from bench.counts import PATTERNS, Requests
 from bench.measure import STORES, Measurement
 from bench.peers import PeerResult
 from bench.postgres import PROCESSES, PostgresResult
+from bench.s3 import S3Result
 
 __all__ = ["Report", "as_json", "machine", "show", "write_docs"]
 
@@ -34,6 +35,7 @@ class Report:
     peers: Sequence[PeerResult]
     skipped: Sequence[str]
     postgres: Sequence[PostgresResult]
+    s3: Sequence[S3Result]
 
 
 def machine(place: Path) -> dict[str, str]:
@@ -87,6 +89,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "requests": [{**asdict(r), "total": round(r.total, 5)} for r in report.requests],
         "peers": [asdict(peer) for peer in report.peers],
         "postgres": [asdict(one) for one in report.postgres],
+        "s3": [{**asdict(one), "requests": one.requests} for one in report.s3],
         "skipped": list(report.skipped),
     }
 
@@ -103,7 +106,7 @@ def show(report: Report, console: Console) -> None:
     if any(not peer.acks for peer in report.peers):
         console.print("* takes the message away at once and has no ack: a worker that dies loses it")
     if report.skipped:
-        console.print(f"Skipped, not installed: {', '.join(report.skipped)} (bench/requirements.txt)")
+        console.print(f"Skipped, not installed: {', '.join(report.skipped)} (make bench installs what it can)")
 
 
 def _texts(rows: Sequence[Sequence[str]], place: int) -> bool:
@@ -114,7 +117,8 @@ def write_docs(report: Report, path: Path) -> None:
     """Replace what stands between the markers in the page."""
     text = path.read_text(encoding="utf-8")
     parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
-    for name, (_, header, rows) in zip(("throughput", "requests", "peers", "postgres"), _tables(report), strict=True):
+    names = ("throughput", "requests", "peers", "postgres", "s3")
+    for name, (_, header, rows) in zip(names, _tables(report), strict=True):
         parts[name] = _markdown(header, rows)
     for name, body in parts.items():
         mark = re.compile(rf"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
@@ -132,6 +136,8 @@ def _markdown(header: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 Rows = list[tuple[str, ...]]
+
+S3_COLUMNS = ("messages", "enqueue, a second", "process, a second", "enqueue, requests", "process, requests")
 
 
 def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
@@ -151,6 +157,11 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             "In PostgreSQL, 1 / 2 processes: messages a second",
             ("", *dict.fromkeys(f"{one.name} {one.version}" for one in report.postgres)),
             _postgres_rows(report.postgres),
+        ),
+        (
+            "On S3 (SeaweedFS): messages a second, and requests a message",
+            ("", *S3_COLUMNS),
+            _s3_rows(report.s3),
         ),
     ]
 
@@ -202,3 +213,21 @@ def _postgres_rows(found: Sequence[PostgresResult]) -> Rows:
 
     cases = dict.fromkeys(one.case for one in found)
     return [(case, *(cell(case, name) for name in systems)) for case in cases]
+
+
+def _s3_rows(found: Sequence[S3Result]) -> Rows:
+    return [
+        (
+            f"{one.name} {one.version}: {one.case}",
+            f"{one.messages:,}",
+            _short(one.enqueue),
+            _short(one.process),
+            f"{one.enqueue_requests:.4f}",
+            f"{one.process_requests:.4f}",
+        )
+        for one in found
+    ]
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,3 +97,9 @@ def terminal(tmp_path: Path) -> Callable[..., bytes]:
         return shown
 
     return runner
+
+
+def pytest_configure() -> None:
+    """Where this runs in the background, Ctrl-C may be ignored, also by everything that tests start: listen again."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)

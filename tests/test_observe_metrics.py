@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 import urllib.request
 
 import pytest
@@ -223,10 +225,14 @@ def test_wrong_settings_are_refused(registry: CollectorRegistry, wrong: dict[str
 
 
 def test_a_worker_is_counted(registry: CollectorRegistry) -> None:
-    seen: list[tuple[float | None, float | None]] = []
+    counted = threading.Event()
 
     def handle(message: brigade.Message) -> None:
-        seen.append((value(registry, "workers"), value(registry, "worker_concurrency")))
+        for _ in range(2000):
+            if (value(registry, "workers"), value(registry, "worker_concurrency")) == (1, 3):
+                counted.set()
+                break
+            time.sleep(0.01)
         if message.data == "snooze" and message.lease.version == 1:
             raise brigade.Snooze(0)
 
@@ -236,7 +242,7 @@ def test_a_worker_is_counted(registry: CollectorRegistry) -> None:
         queue.enqueue_many(["a", "snooze"])
         brigade.Worker(queue, handle, concurrency=3).run(until_empty=True)
         hub.call(asyncio.sleep(0))
-        assert (1, 3) in seen
+        assert counted.is_set()
         assert value(registry, "handler_seconds_count", queue="tasks") == 2
         assert value(registry, "processing_seconds_count", queue="tasks") == 2
         assert (value(registry, "workers"), value(registry, "worker_concurrency")) == (0, 0)

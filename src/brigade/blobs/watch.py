@@ -12,6 +12,8 @@ from collections.abc import Callable
 __all__ = ["DirectoryWatch", "is_network_filesystem"]
 
 _DELETED = 3
+NEW_FOLDER = 50
+"""Milliseconds until a folder that has just appeared is watched itself: what came into it before raised no event."""
 log = logging.getLogger("brigade")
 _NETWORK = {0x6969, 0xFF534D42, 0xFE534D42, 0x517B, 0x01021997, 0x65735546, 0x564C, 0x5346414F, 0x00C36400}
 """statfs types of NFS, CIFS, SMB2, SMB, 9p, FUSE, NCP, AFS and Ceph: changes made elsewhere raise no event there."""
@@ -48,7 +50,7 @@ class DirectoryWatch:
             self._number += 1
             number = self._number
             self._subscribers[number] = (prefix, wake)
-            os.makedirs(os.path.join(self._root, "q"), exist_ok=True)
+            os.makedirs(os.path.join(self._root, prefix), exist_ok=True)
             if self._thread is None:
                 self._stop = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._stop,), name="brigade-watch", daemon=True)
@@ -72,10 +74,14 @@ class DirectoryWatch:
         try:
             with RustNotify([os.path.join(self._root, "q")], False, False, 300, True, True) as notify:
                 self._tell_all()
+                folders: list[str] = []
                 while not stop.is_set():
-                    changes = notify.watch(10, 5, 500, stop)
-                    if isinstance(changes, set):
-                        self._tell([path[start:] for kind, path in changes if kind != _DELETED])
+                    changes = notify.watch(10, 5, NEW_FOLDER if folders else 500, stop)
+                    keys = (
+                        [path[start:] for kind, path in changes if kind != _DELETED] if isinstance(changes, set) else []
+                    )
+                    self._tell(keys + folders)
+                    folders = [f"{key}/" for key in keys if os.path.isdir(os.path.join(self._root, key))]
         except Exception as error:
             log.warning("cannot watch %s (%s); waiting claims fall back to polling", self._root, error)
             self._broken = True
@@ -88,9 +94,12 @@ class DirectoryWatch:
         self._tell(prefixes)
 
     def _tell(self, keys: list[str]) -> None:
+        """A folder's news is news for everything in it."""
         with self._lock:
             subscribers = list(self._subscribers.values())
         for prefix, wake in subscribers:
             for key in keys:
                 if key.startswith(prefix):
                     wake(key)
+                elif key.endswith("/") and prefix.startswith(key):
+                    wake(prefix)

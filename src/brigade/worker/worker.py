@@ -212,7 +212,6 @@ class Worker:
                 raise
             self._own_hub = hub
             hub.submit(self._mind(self._engine))
-        self._tell_started()
 
     async def _mind(self, engine: Engine | None) -> None:
         """A part of the engine that gives up for good ends the worker."""
@@ -230,6 +229,7 @@ class Worker:
             sources.append(Source(own, self._handlers[name], weight, timeout))
         engine = Engine(twin, sources, self._settings)
         self._slots = self._make_slots(hub, twin, engine, {one.name: one.queue for one in sources}, loop)
+        self._tell_started()
         engine.start(self._slots)
         self._engine = engine
 
