@@ -18,6 +18,7 @@ import uvicorn
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
+from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
 
 __all__ = ["ServerConfig", "Serving", "default_consumers", "serve"]
@@ -99,6 +100,7 @@ class Serving:
         try:
             await self._hub.open()
             self._service = Service(self._hub, self.config.limits)
+            count_from_now(self._service)
             app = make_app(self._service, hosts={*LOOPBACK, self.config.host.lower()})
             self._server = _Server(_uvicorn_config(app, self.config))
             self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
