@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,10 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "Settled", "Store"]
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
+
+__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "ProtectedStore", "Settled", "Store"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -153,6 +156,15 @@ class PatientStore(Protocol):
 
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
         """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
+        ...
+
+
+@runtime_checkable
+class ProtectedStore(Protocol):
+    """A store that can seal what it keeps."""
+
+    def protect(self, fields: Fields) -> None:
+        """Seal what is written from now on. Called before `open`."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from brigade.blobs.cloud_options import OPTIONS
+from brigade.crypto.keys import check_reference
 from brigade.errors import ConfigError
-from brigade.stores import Store
+from brigade.stores import ProtectedStore, Store
 
 __all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch", "text"]
 
@@ -63,13 +65,24 @@ _LIBPQ = (
 )
 _POSTGRES = Kind(
     "brigade.stores.postgres.opening:open_postgres",
-    {"schema": text, "pool_size": count, "install": switch, **dict.fromkeys(_LIBPQ.split(), text)},
+    {
+        "schema": text,
+        "pool_size": count,
+        "install": switch,
+        **dict.fromkeys(_LIBPQ.split(), text),
+        "encryption": check_reference,
+        "encryption_strict": switch,
+    },
     raw=True,
 )
+_ENCRYPTION: dict[str, Callable[[str, object], Any]] = {"encryption": check_reference, "encryption_strict": switch}
 KINDS: dict[str, Kind] = {
-    "memory": Kind("brigade.stores.bucket.opening:open_memory", {}),
-    "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch}),
-    **{scheme: Kind("brigade.stores.bucket.opening:open_cloud", options) for scheme, options in OPTIONS.items()},
+    "memory": Kind("brigade.stores.bucket.opening:open_memory", {**_ENCRYPTION}),
+    "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch, **_ENCRYPTION}),
+    **{
+        scheme: Kind("brigade.stores.bucket.opening:open_cloud", {**options, **_ENCRYPTION})
+        for scheme, options in OPTIONS.items()
+    },
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
     "http": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
@@ -108,4 +121,24 @@ def open_store(url: str, options: dict[str, Any]) -> Store:
     scheme, place, given = parse_url(url, options)
     module, _, name = KINDS[scheme].opener.partition(":")
     opener: Opener = getattr(import_module(module), name)
-    return opener(scheme, place, given)
+    reference, strict = given.pop("encryption", None), given.pop("encryption_strict", None)
+    if "encryption" in KINDS[scheme].options:
+        reference = reference or os.environ.get("BRIGADE_ENCRYPTION") or None
+        if strict is None and "BRIGADE_ENCRYPTION_STRICT" in os.environ:
+            strict = switch("BRIGADE_ENCRYPTION_STRICT", os.environ["BRIGADE_ENCRYPTION_STRICT"])
+    store = opener(scheme, place, given)
+    if reference:
+        _protect(store, check_reference("encryption", reference), strict=bool(strict))
+    elif strict:
+        raise ConfigError("encryption_strict is on and encryption is not; say where keys are with encryption=")
+    return store
+
+
+def _protect(store: Store, reference: str, *, strict: bool) -> None:
+    """Turn encryption on in a store. Its libraries are not imported before that."""
+    from brigade.crypto.fields import Fields
+    from brigade.crypto.keys import KeySource
+    from brigade.crypto.vault import Vault
+
+    assert isinstance(store, ProtectedStore)
+    store.protect(Fields(Vault(KeySource(reference), strict=strict)))

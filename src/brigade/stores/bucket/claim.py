@@ -13,7 +13,7 @@ from typing import cast
 
 from brigade.blobs import Item
 from brigade.clock import FOREVER, to_ms
-from brigade.errors import QueueNotFound
+from brigade.errors import CannotDecrypt, QueueNotFound
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import (
     Account,
@@ -29,7 +29,7 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import Urgency, claim_head, drop_orphan, make_grant, open_lanes
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, side_by_side
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, passing_over, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
@@ -65,19 +65,21 @@ def claim(
 ) -> Proto[list[Grant]]:
     """Lease up to `limit` messages, head first. Lists again where the last listing is old or used up.
 
-    `only_derived` leaves everything alone but segments with derived names: dead letters among them.
+    What no key at hand opens is passed over; where there was nothing else, that is a CannotDecrypt. `only_derived`
+    leaves everything alone but segments with derived names: dead letters among them.
     """
-    looks = 0
+    looks, refused = 0, list[CannotDecrypt]()
     if _old(env, view, listing_ttl) or env.now() >= view.next_due:
         yield from refresh(env, view)
         looks = 1
     while True:
         if view.paused:
             return []
-        won, beaten = yield from _walk(env, view, limit, owner, visibility, listing_ttl, only_derived)
+        won, beaten = yield from _walk(env, view, limit, owner, visibility, listing_ttl, only_derived, refused)
         if view.unmoved:
             yield from complete_moves(env, view)
         if won:
+            env.unreadable += refused
             return won
         if beaten and looks < LOOKS:
             yield from refresh(env, view)
@@ -87,6 +89,8 @@ def claim(
         elif not looks:
             yield from refresh(env, view)
             looks = 1
+        elif refused:
+            raise refused[0]
         else:
             return []
 
@@ -192,7 +196,14 @@ def _list_lanes(view: QueueView) -> Proto[None]:
 
 
 def _walk(
-    env: Env, view: QueueView, limit: int, owner: str, visibility: float, listing_ttl: float, only_derived: bool
+    env: Env,
+    view: QueueView,
+    limit: int,
+    owner: str,
+    visibility: float,
+    listing_ttl: float,
+    only_derived: bool,
+    refused: list[CannotDecrypt],
 ) -> Proto[tuple[list[Grant], bool]]:
     """Try candidates from the head, several at once; among others start further on, so that claimers do not collide.
 
@@ -215,9 +226,12 @@ def _walk(
             break
         answers = yield from side_by_side(
             [
-                claim_head(env, view, what, owner, lease)
-                if isinstance(what, str)
-                else _claim_segment(env, view, what, share, owner, lease)
+                passing_over(
+                    refused,
+                    claim_head(env, view, what, owner, lease)
+                    if isinstance(what, str)
+                    else _claim_segment(env, view, what, share, owner, lease),
+                )
                 for what, share in batch
             ],
             WIDTH,

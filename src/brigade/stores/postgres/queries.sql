@@ -621,7 +621,7 @@ WHERE m.id = %(id)s AND m.queue_id = %(queue)s AND q.id = %(queue)s;
 -- A message in history.
 SELECT h.id, h.priority, h.attempts, h.max_attempts, h.enqueued_at, h.due_at, h.correlation_id, h.own_id,
        h.attributes::text, h.group_name, h.content_type, h.size, h.outcome, h.finished_at, h.error, h.reason,
-       h.result::text, h.failure::text
+       h.result::text, h.failure::text, h.batch = 0
 FROM {schema}.history h
 WHERE h.id = %(id)s AND h.queue_id = %(queue)s
 ORDER BY h.finished_at DESC LIMIT 1;

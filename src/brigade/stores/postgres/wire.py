@@ -107,6 +107,7 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
             claimed_at,
             expires_at,
             owner,
+            _,
         ) = row
         ref = f"{queue_id}-{id}"
         name = ref if own_id is None else plain(own_id)
@@ -183,6 +184,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         expires_at,
         failure,
         error,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     leased = state == State.IN_FLIGHT.value
@@ -231,6 +233,7 @@ def ended_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         reason,
         result,
         failure,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     return MessageInfo(

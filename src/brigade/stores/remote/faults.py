@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brigade.errors import (
     BrigadeError,
+    CannotDecrypt,
     ConfigError,
     CorruptObject,
     MessageNotFound,
@@ -43,6 +44,7 @@ CODES: tuple[tuple[type[BrigadeError], int, str, str | None], ...] = (
     (OutcomeUnknown, 409, "outcome_unknown", None),
     (StoreUnavailable, 503, "unavailable", None),
     (CorruptObject, 500, "corrupt_object", None),
+    (CannotDecrypt, 500, "cannot_decrypt", None),
     (BrigadeError, 500, "internal", None),
 )
 """Error, status, code and kind. The first line that fits counts."""

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from brigade.clock import Clock, SystemClock
+from brigade.crypto.places import crc_of
 from brigade.errors import BrigadeError, CorruptObject, PayloadTooLarge, StoreUnavailable
 from brigade.machine import State
 from brigade.model import (
@@ -242,7 +243,7 @@ class RemoteStore:
                 size += len(chunk)
                 checksum = zlib.crc32(chunk, checksum)
                 yield chunk
-        if size != message.size or (message.checksum is not None and checksum != message.checksum):
+        if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(message.ref, reason, "discard what was read, and restore it or reject the message")
 

@@ -1,0 +1,25 @@
+"""What sealed values are bound to. Pure: stores need it where encryption is off, to see that something is sealed."""
+
+from __future__ import annotations
+
+__all__ = ["bind", "binding_of", "crc_of", "place_of"]
+
+
+def place_of(kind: str, queue: str, ref: str) -> str:
+    """The place of a field of a message."""
+    return f"{kind}\0{queue}\0{ref}"
+
+
+def bind(number: int, checksum: int) -> int:
+    """A payload's CRC together with the number that its sealed stream is bound to, in the bits above it."""
+    return number << 32 | checksum
+
+
+def binding_of(checksum: int | None) -> int | None:
+    """The number that a payload's stream is bound to; None where it is not sealed."""
+    return None if checksum is None or checksum >> 32 == 0 else checksum >> 32
+
+
+def crc_of(checksum: int) -> int:
+    """The CRC of a payload, sealed or not."""
+    return checksum & 0xFFFFFFFF
