@@ -9,9 +9,10 @@ without a storage request of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,12 @@ class Dispatcher:
 
     async def take(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
         """Up to `limit` messages for one consumer. Cancelled, it gives back what it was handed."""
+        with self.seat():
+            return await self._take(queue, limit, owner, visibility, wait)
+
+    @contextlib.contextmanager
+    def seat(self) -> Generator[None, None, None]:
+        """A place for one consumer, while there are places."""
         if self.closing:
             raise StoreUnavailable("the server is shutting down; try another one, or again in a moment")
         if self.consumers >= self.most_consumers:
@@ -92,12 +99,18 @@ class Dispatcher:
                 f"{self.most_consumers} consumers wait on this server, which is the most it takes; "
                 "come back later, use more servers, or raise --max-consumers"
             )
+        self.consumers += 1
+        try:
+            yield
+        finally:
+            self.consumers -= 1
+
+    async def _take(self, queue: str, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = _Line(self, queue)
         answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(limit, owner, visibility, answer, wait > 0)
-        self.consumers += 1
         timer = asyncio.get_running_loop().call_later(wait, line.expire, waiter) if wait > 0 else None
         try:
             line.join(waiter)
@@ -107,7 +120,6 @@ class Dispatcher:
                 self.give_back(queue, answer.result())
             raise
         finally:
-            self.consumers -= 1
             if timer is not None:
                 timer.cancel()
             line.leave(waiter)

@@ -16,12 +16,12 @@ from brigade.server.call import Call, InvalidRequest, answer, decode, failed
 from brigade.server.service import Service
 from brigade.stores.remote.wire import FRAMES, Enqueue, Enqueued, NewBody
 
-__all__ = ["enqueue"]
+__all__ = ["EnqueueQuery", "enqueue"]
 
 MOST_CHUNK = 4 * 1024 * 1024
 
 
-class _Streamed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EnqueueQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The parameters of an enqueue whose body is the payload."""
 
     queue: str
@@ -36,13 +36,14 @@ class _Streamed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     create: bool = True
 
 
-async def enqueue(service: Service, call: Call) -> Answer:
+async def enqueue(service: Service, call: Call, _: None) -> Answer:
     """Add messages; the answer comes when they are durable."""
     if call.has_query:
         return await _body_is_payload(service, call)
     if call.content_type.partition(";")[0].strip().lower() == FRAMES:
         return await _framed(service, call)
     wanted = await call.json(Enqueue)
+    call.permit(wanted.queue)
     messages = _messages(service, call, wanted, ())
     service.answers.check_retry(call.key, call.retry_of)
 
@@ -57,7 +58,8 @@ async def enqueue(service: Service, call: Call) -> Answer:
 
 
 async def _body_is_payload(service: Service, call: Call) -> Answer:
-    given = call.query(_Streamed)
+    given = call.query(EnqueueQuery)
+    call.permit(given.queue)
     attributes = None if given.attributes is None else decode(given.attributes.encode(), dict[str, Any])
     message = NewMessage(
         payload=call.chunks(service.limits.most_stream),
@@ -82,6 +84,7 @@ async def _framed(service: Service, call: Call) -> Answer:
     frames = _Frames(call.chunks(service.limits.most_stream))
     head = await frames.piece(service.limits.most_body)
     wanted = decode(head, Enqueue)
+    call.permit(wanted.queue)
     count = sum(one.streamed for one in wanted.messages or [wanted])
     messages = _messages(service, call, wanted, [frames.payload(number) for number in range(count)])
     receipts = await _enqueue(service, wanted.queue, messages, create=False)

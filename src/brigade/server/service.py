@@ -12,6 +12,7 @@ from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.server.answers import Answers
 from brigade.server.dispatcher import Dispatcher
+from brigade.server.gate import Gate, OpenGate
 from brigade.stores import Failed
 
 __all__ = ["Limits", "Service"]
@@ -41,8 +42,9 @@ class Limits:
 class Service:
     """One server's view of its store."""
 
-    def __init__(self, hub: AsyncHub, limits: Limits) -> None:
+    def __init__(self, hub: AsyncHub, limits: Limits, gate: Gate | None = None) -> None:
         self.hub = hub
+        self.gate: Gate = gate or OpenGate()
         self.limits = limits
         self.ids = Ids()
         self.name = f"server:{hub.owner}"

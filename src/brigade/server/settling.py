@@ -23,25 +23,24 @@ __all__ = ["ack", "extend", "nack", "release", "settle"]
 Op = Literal["ack", "nack", "extend", "release"]
 
 
-async def ack(service: Service, call: Call) -> Answer:
-    return await _one(service, call, "ack")
+async def ack(service: Service, call: Call, body: SettleBody) -> Answer:
+    return await _one(service, call, body, "ack")
 
 
-async def nack(service: Service, call: Call) -> Answer:
-    return await _one(service, call, "nack")
+async def nack(service: Service, call: Call, body: SettleBody) -> Answer:
+    return await _one(service, call, body, "nack")
 
 
-async def extend(service: Service, call: Call) -> Answer:
-    return await _one(service, call, "extend")
+async def extend(service: Service, call: Call, body: SettleBody) -> Answer:
+    return await _one(service, call, body, "extend")
 
 
-async def release(service: Service, call: Call) -> Answer:
-    return await _one(service, call, "release")
+async def release(service: Service, call: Call, body: SettleBody) -> Answer:
+    return await _one(service, call, body, "release")
 
 
-async def settle(service: Service, call: Call) -> Answer:
+async def settle(service: Service, call: Call, wanted: SettleBatch) -> Answer:
     """A mixed batch: one result each, in order; a refusal is a result."""
-    wanted = await call.json(SettleBatch)
     bodies = wanted.settlements
     if not 1 <= len(bodies) <= service.limits.most_messages:
         raise InvalidRequest(
@@ -59,11 +58,9 @@ async def settle(service: Service, call: Call) -> Answer:
     return await service.answers.once(call.key, work)
 
 
-async def _one(service: Service, call: Call, op: Op) -> Answer:
-    body = await call.json(SettleBody)
+async def _one(service: Service, call: Call, body: SettleBody, op: Op) -> Answer:
     name = body.queue
-    if name is None:
-        raise InvalidRequest("queue is missing; name the queue that the message is from", "queue")
+    assert name is not None
     if body.op not in (None, op):
         raise InvalidRequest(f"op is {body.op!r}, but this is {op}; leave it out", "op")
     settlement = _settlement(name, body, op)

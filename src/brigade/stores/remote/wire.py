@@ -19,6 +19,7 @@ __all__ = [
     "RETRY_OF",
     "SERVER",
     "Abandon",
+    "Abandoned",
     "Answered",
     "Count",
     "Delivered",
@@ -29,22 +30,28 @@ __all__ = [
     "Fault",
     "Found",
     "Info",
+    "Listing",
     "Load",
     "Loaded",
     "Names",
     "NewBody",
+    "Nothing",
+    "One",
     "OpenQueue",
+    "Opening",
     "Parked",
     "Policy",
     "Purge",
     "QueueOnly",
     "Redrive",
+    "Ref",
     "SaveState",
     "SavedState",
     "SettleBatch",
     "SettleBody",
     "Settled",
     "StateValue",
+    "Status",
     "Swept",
     "Wait",
 ]
@@ -168,6 +175,19 @@ class Abandon(_Request):
     key: ShortText
 
 
+class Abandoned(msgspec.Struct):
+    abandoned: bool
+
+
+class Nothing(msgspec.Struct):
+    """It is done; there is nothing to tell."""
+
+
+class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
+    status: str
+    code: str | None = None
+
+
 class Load(_Request):
     grants: list[Grant]
 
@@ -228,7 +248,28 @@ class QueueOnly(_Request):
     queue: str
 
 
+class Listing(QueueOnly):
+    limit: int = 10
+
+
+class One(QueueOnly):
+    id: ShortText
+
+
+class Ref(QueueOnly):
+    ref: ShortText
+
+
+class Opening(_Request):
+    """Open a queue as it is, or create it with the policy that queues have by default."""
+
+    queue: str
+    create: bool = True
+
+
 class OpenQueue(_Request):
+    """Create a queue with a policy, or replace the one it has."""
+
     queue: str
     policy: dict[str, Any] | None = None
     replace: bool = False
