@@ -6,7 +6,7 @@ import msgspec
 
 from brigade._version import __version__
 from brigade.checks import as_json, check_ids, check_limit
-from brigade.errors import ConfigError
+from brigade.errors import ConfigError, PermissionDenied
 from brigade.policy import decode_policy, encode_policy
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, answer, check_ref, failed
@@ -97,6 +97,9 @@ async def write_policy(service: Service, call: Call, wanted: OpenQueue) -> Answe
         if isinstance(error, ConfigError):
             raise InvalidRequest(str(error), "policy") from None
         raise InvalidRequest(f"policy is not one: {error}", "policy") from None
+    letters = policy.failure.dead_letter_queue if policy is not None else None
+    if letters is not None and not call.may(letters, CREATING):
+        raise PermissionDenied(f"this needs the right to {' or '.join(sorted(CREATING))} on queue {letters!r}, too")
     queue = await service.configure(wanted.queue, policy, replace=wanted.replace, create=wanted.create)
     return answer(Policy(encode_policy(queue.policy)))
 

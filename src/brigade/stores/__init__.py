@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from brigade.policy import QueuePolicy
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
-__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "ProtectedStore", "Settled", "Store"]
+__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "ProtectedStore", "Settled", "Store", "TokenStore"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -165,6 +166,27 @@ class ProtectedStore(Protocol):
 
     def protect(self, fields: Fields) -> None:
         """Seal what is written from now on. Called before `open`."""
+        ...
+
+    async def key_usage(self) -> Counter[str]:
+        """How much is sealed under each key, by its id, and under "" how much is not. Looks at everything."""
+        ...
+
+
+@runtime_checkable
+class TokenStore(Protocol):
+    """A store that keeps the tokens of the servers in front of it, so that they all know the same ones."""
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        """Keep a token under a new id; False where the id is taken."""
+        ...
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        """All tokens, by id."""
+        ...
+
+    async def drop_token(self, id: str) -> bool:
+        """Forget a token; False where there is none."""
         ...
 
 

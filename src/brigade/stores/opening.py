@@ -14,8 +14,10 @@ from brigade.crypto.keys import check_reference
 from brigade.errors import ConfigError
 from brigade.stores import ProtectedStore, Store
 
-__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch", "text"]
+__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "shown_url", "switch", "text"]
 
+_SECRET = re.compile(r"([?&][^=&]*(?:key|secret|token|password|signature|sig)[^=&]*=)[^&]*", re.IGNORECASE)
+_USER = re.compile(r"://[^/@]*@")
 Opener = Callable[[str, str, dict[str, Any]], Store]
 """Makes a store from scheme, place and options. It does no I/O: that is for the store's `open`."""
 
@@ -76,6 +78,7 @@ _POSTGRES = Kind(
     raw=True,
 )
 _ENCRYPTION: dict[str, Callable[[str, object], Any]] = {"encryption": check_reference, "encryption_strict": switch}
+_REMOTE: dict[str, Callable[[str, object], Any]] = dict.fromkeys(("token", "token_file", "ca", "cert", "key"), text)
 KINDS: dict[str, Kind] = {
     "memory": Kind("brigade.stores.bucket.opening:open_memory", {**_ENCRYPTION}),
     "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch, **_ENCRYPTION}),
@@ -85,10 +88,15 @@ KINDS: dict[str, Kind] = {
     },
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
-    "http": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
-    "https": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
+    "http": Kind("brigade.stores.remote.opening:open_remote", _REMOTE),
+    "https": Kind("brigade.stores.remote.opening:open_remote", _REMOTE),
 }
 """Every scheme. A new kind of store is a module and a line here."""
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: without the user, password and options that are secret."""
+    return _SECRET.sub(r"\1…", _USER.sub("://…@", url))
 
 
 def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -104,7 +112,13 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     if kind is None:
         raise ConfigError(f"{scheme}:// is not a kind of store; use one of {known}")
     where, _, query = rest.partition("?")
-    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
+    in_url = dict(parse_qsl(query, keep_blank_values=True))
+    if kind.options is _REMOTE and "token" in in_url:
+        raise ConfigError(
+            "a token must not stand in the URL, which ends up in logs and process lists; pass token= to connect, set "
+            "BRIGADE_TOKEN, or name a file with token_file"
+        )
+    given = {**in_url, **options}
     for name, value in given.items():
         if name not in kind.options:
             has = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""

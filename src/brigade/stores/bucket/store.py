@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,7 @@ from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
+from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, write_token
 from brigade.stores.bucket.view import QueueView
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class BucketStore:
         self._queues: dict[str, HeldQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._tokens: KnownTokens = {}
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -89,6 +92,11 @@ class BucketStore:
 
         self._blobs = SealedBlobs(self._blobs, fields.vault)
         self.env.fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        from brigade.crypto.usage import count_keys
+
+        return await count_keys(self._blobs)
 
     @property
     def blobs(self) -> Blobs:
@@ -352,6 +360,15 @@ class BucketStore:
     async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
         held = await self._queue(queue)
         return await self.run(state.save_state(self.env, held.view, ref, value, etag, correlation))
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return await self.run(write_token(self.env, id, body))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return await self.run(list_tokens(self._tokens))
+
+    async def drop_token(self, id: str) -> bool:
+        return await self.run(drop_token(id))
 
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         key = QueueKeys(message.queue).blob(message.ref)

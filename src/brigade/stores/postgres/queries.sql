@@ -909,3 +909,36 @@ gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: write_token
+-- Keep a token under a new id; no row where the id is taken.
+INSERT INTO {schema}.tokens (id, value) VALUES (%(id)s, %(value)s) ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: list_tokens
+-- All tokens.
+SELECT id, value FROM {schema}.tokens ORDER BY id;
+
+-- name: drop_token
+-- Forget a token.
+DELETE FROM {schema}.tokens WHERE id = %(id)s RETURNING id;
+
+-- name: key_usage
+-- How many values are sealed under each key, by the id in front of them; '' for those that are not.
+WITH heads AS (
+    SELECT CASE WHEN octet_length(payload) <> size THEN substring(payload for 48) END AS head
+    FROM {schema}.messages WHERE payload IS NOT NULL
+    UNION ALL
+    SELECT CASE WHEN octet_length(payload) <> size THEN substring(payload for 48) END
+    FROM {schema}.parked WHERE payload IS NOT NULL
+    UNION ALL
+    SELECT CASE WHEN substring(data for 2) = 'BX' THEN substring(data for 48) END FROM {schema}.chunks WHERE place = 0
+    UNION ALL
+    SELECT CASE WHEN substring(value for 2) = 'BX' THEN substring(value for 48) END FROM {schema}.states
+    UNION ALL
+    SELECT CASE WHEN t.value LIKE '"sealed:%%' THEN decode(substring(t.value FROM 9 FOR 64), 'base64') END
+    FROM {schema}.history h,
+         LATERAL (VALUES (h.attributes::text), (h.result::text), (to_json(h.error)::text)) AS t (value)
+    WHERE t.value IS NOT NULL
+)
+SELECT coalesce(convert_from(substring(head FROM 5 FOR get_byte(head, 3)), 'SQL_ASCII'), ''), count(*)
+FROM heads GROUP BY 1;

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,6 +88,10 @@ class PostgresStore:
     def protect(self, fields: Fields) -> None:
         """Seal contents of messages from now on. Called before `open`."""
         self._fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        rows = await self.link.run(lambda _: one(Ask("key_usage")))
+        return Counter({name: int(count) for name, count in rows})
 
     @property
     def channel(self) -> str:
@@ -470,6 +474,15 @@ class PostgresStore:
         if self._fields is not None:
             value = self._fields.vault.seal(value, place_of("state", queue, ref), carry=True)
         return await self.link.run(lambda _: inspect.save_state(held.id, ref, value, etag, fresh))
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("write_token", {"id": id, "value": body}))))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return [(id, value) for id, value in await self.link.run(lambda _: one(Ask("list_tokens")))]
+
+    async def drop_token(self, id: str) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("drop_token", {"id": id}))))
 
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         held = await self._queue(message.queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -47,8 +48,8 @@ CLOSING = 2.0
 class RemoteStore:
     """Queues behind a server. One instance belongs to one event loop."""
 
-    def __init__(self, base: str, token: str | None = None) -> None:
-        self._client = Client(base, token)
+    def __init__(self, base: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._client = Client(base, token, tls)
         self.clock: Clock = SystemClock()
         self.on_failure: Callable[[Failed], None] | None = None
         self._info = wire.Info("", "", 0, 1000, 100_000, 60.0)
