@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from brigade.crypto.places import place_of
 from brigade.crypto.streams import StreamOpener, StreamSealer
 from brigade.crypto.vault import is_sealed
 from brigade.errors import CannotDecrypt
 from brigade.ids import secret_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from brigade.crypto.vault import DataKey, Vault
 
@@ -86,6 +87,24 @@ class Fields:
                 yield opened
         if opened := opener.finish():
             yield opened
+
+    def vouch(self, queue: str, known: Mapping[str, str]) -> dict[str, str] | None:
+        """Check our keys against those that a queue was sealed with: `known` has a sealed nothing for each, by id.
+
+        Whoever claims writes accounts that others must be able to read, so nobody starts with keys of their own.
+        Returns what the queue should know from now on, or None where it does.
+        """
+        place = place_of("keys", queue, "")
+        held = [name for name in known if self.vault.holds(name)]
+        if known and not held:
+            raise CannotDecrypt(
+                f"queue {queue!r} is sealed under {', '.join(known)}, and {self.vault.source} has none of these keys; "
+                "connect with the keys of this store, nothing was changed"
+            )
+        for name in held:
+            self.open_text(known[name], place)
+        primary = self.vault.primary
+        return None if primary in known else {**known, primary: self.seal_text("", place)}
 
     def check_clear(self, place: str) -> None:
         """Contents that are not sealed are fine, unless only sealed ones are."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["bind", "binding_of", "crc_of", "place_of"]
+from brigade.errors import CannotDecrypt
+
+__all__ = ["bind", "binding_of", "crc_of", "place_of", "sealed_queue"]
 
 
 def place_of(kind: str, queue: str, ref: str) -> str:
     """The place of a field of a message."""
     return f"{kind}\0{queue}\0{ref}"
+
+
+def sealed_queue(queue: str) -> CannotDecrypt:
+    """What to say to whoever opens a sealed queue with encryption off."""
+    return CannotDecrypt(
+        f"queue {queue!r} is sealed, and encryption is off here; connect with encryption= and the keys of this store"
+    )
 
 
 def bind(number: int, checksum: int) -> int:

@@ -145,6 +145,23 @@ class Vault:
             self._reread()
         return self._keys.primary
 
+    def holds(self, name: str) -> bool:
+        """Whether there is a key of this id, after another look where there is none."""
+        if name not in self._wrappers:
+            self._look_again()
+        return name in self._wrappers
+
+    @property
+    def source(self) -> str:
+        """Where the keys are from, as errors name it."""
+        return self._source.name
+
+    def _look_again(self) -> None:
+        if self._keys is None:
+            self.unlock()
+        elif self._clock.monotonic() - self._read_at > REREAD_EVERY:
+            self._reread()
+
     def data_key(self, version: int = VERSION) -> DataKey:
         """A fresh data key, wrapped by the primary."""
         name = self.primary
@@ -208,11 +225,9 @@ class Vault:
         start, nonce = head[: 4 + length], head[4 + length : 4 + length + WRAP_NONCE]
         wrapped = head[4 + length + WRAP_NONCE :]
         name = start[4:].decode("ascii", "replace")
-        if self._keys is None:
-            self.unlock()
         wrapper = self._wrappers.get(name)
-        if wrapper is None and self._clock.monotonic() - self._read_at > REREAD_EVERY:
-            self._reread()
+        if wrapper is None:
+            self._look_again()
             wrapper = self._wrappers.get(name)
         if wrapper is None:
             raise CannotDecrypt(

@@ -170,4 +170,4 @@ def _ensure_queue(env: Env, target: QueueKeys) -> Proto[None]:
     """A dead-letter queue that nobody has made yet comes to be with the default policy."""
     found = yield from get(target.policy)
     if found is None:
-        yield from write(env, Create(target.policy, default_policy_body(env)))
+        yield from write(env, Create(target.policy, default_policy_body(env, target)))

@@ -154,7 +154,7 @@ class BucketStore:
         if create:
             stored = await self.run(admin.ensure_queue(self.env, keys, policy, replace=replace))
         else:
-            stored = await self.run(admin.load_policy(keys))
+            stored = await self.run(admin.load_policy(self.env, keys))
         self._remember(name, stored)
         return stored
 
@@ -424,7 +424,7 @@ class BucketStore:
         now = self.env.clock.monotonic()
         if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
             return held
-        return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
+        return self._remember(name, await self.run(admin.load_policy(self.env, QueueKeys(name))))
 
     def _remember(self, name: str, policy: QueuePolicy) -> HeldQueue:
         held = self._queues.get(name)

@@ -7,7 +7,7 @@ SELECT {schema}.now_ms();
 
 -- name: find_queue
 -- A queue by its name.
-SELECT id, policy::text FROM {schema}.queues WHERE name = %(name)s;
+SELECT id, policy::text, sealed::text FROM {schema}.queues WHERE name = %(name)s;
 
 -- name: list_queues
 -- The names of all queues.
@@ -26,6 +26,12 @@ UPDATE {schema}.queues
 SET policy = %(policy)s::json, max_attempts = %(max_attempts)s, retention_ms = %(retention_ms)s, ttl_ms = %(ttl_ms)s,
     dead_letter_queue = %(dead_letter_queue)s, strict = %(strict)s, lifo = %(lifo)s
 WHERE name = %(name)s
+RETURNING id;
+
+-- name: seal_queue
+-- Remember which keys a queue is sealed with, unless somebody else did so meanwhile.
+UPDATE {schema}.queues SET sealed = %(sealed)s::json
+WHERE id = %(queue)s AND sealed::text IS NOT DISTINCT FROM %(before)s
 RETURNING id;
 
 -- name: change_ttl

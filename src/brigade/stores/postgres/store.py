@@ -127,10 +127,10 @@ class PostgresStore:
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         if create:
             id, stored = await self.link.run(
-                lambda _: queues.ensure_queue(name, policy, replace=replace), atomic=replace
+                lambda _: queues.ensure_queue(name, policy, replace=replace, fields=self._fields), atomic=replace
             )
         else:
-            id, stored = await self.link.run(lambda _: queues.load_queue(name))
+            id, stored = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         self._remember(name, id, stored)
         return stored
 
@@ -541,7 +541,7 @@ class PostgresStore:
         held = self._queues.get(name)
         if held is not None and not (refresh and self.clock.monotonic() - held.policy_at > POLICY_TTL):
             return held
-        id, policy = await self.link.run(lambda _: queues.load_queue(name))
+        id, policy = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         return self._remember(name, id, policy)
 
     def _remember(self, name: str, id: int, policy: QueuePolicy) -> HeldQueue:

@@ -63,7 +63,11 @@ class RemoteStore:
         """Ask the server who it is, and what time it has."""
         local = SystemClock()
         before = local.now()
-        self._info = await self._client.get("/v1/info", wire.Info, patience=OPENING)
+        try:
+            self._info = await self._client.get("/v1/info", wire.Info, patience=OPENING)
+        except BaseException:
+            await self._client.close()
+            raise
         after = local.now()
         offset = self._info.now_ms - (before + after) // 2
         if abs(offset) > (after - before) // 2 + 5:
