@@ -132,15 +132,12 @@ async def redrive(service: Service, call: Call, wanted: Redrive) -> Answer:
 
 async def purge(service: Service, call: Call, wanted: Purge) -> Answer:
     queue = await call.queue(wanted.queue)
-    if not wanted.failed_only:
-        await service.dispatcher.drop_ahead(wanted.queue)
     return answer(Count(await queue.purge(failed_only=wanted.failed_only)))
 
 
 async def pause(service: Service, call: Call, wanted: QueueOnly) -> Answer:
     queue = await call.queue(wanted.queue)
     await queue.pause()
-    await service.dispatcher.drop_ahead(queue.name)
     return answer({})
 
 

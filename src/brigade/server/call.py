@@ -141,6 +141,9 @@ class Call:
         self.permit(name)
         return await self._service.queue(name, create=create)
 
+    def header(self, name: str) -> str | None:
+        return self._request.headers.get(name)
+
     @property
     def content_type(self) -> str:
         return self._request.headers.get("content-type", "")

@@ -80,7 +80,7 @@ async def _made(service: Service, queue: AsyncQueue, held: Sequence[Held], *, ra
         Dequeued(messages=delivered, paused=paused, failed=told),
         correlation=messages[0].correlation_id if len(messages) == 1 else None,
     )
-    queue.tell_claimed(messages, [one.grant for one in held if one.grant is not None])
+    queue.tell_claimed(messages, [one.grant for one in held])
     if held:
         dispatcher = service.dispatcher
         made.undo = lambda: dispatcher.background(dispatcher.release(queue.name, held))

@@ -6,7 +6,7 @@ from typing import Any
 
 from brigade.errors import BrigadeError
 from brigade.model import MessageInfo, Receipt, Stats
-from brigade.server import admin, dequeueing, enqueueing, payloads, settling
+from brigade.server import admin, dequeueing, enqueueing, payloads, settling, subscribing, watching
 from brigade.server.answers import Answer
 from brigade.server.call import Call, Handler, Route, answer
 from brigade.server.gate import ANY_RIGHT, Over, Right
@@ -96,6 +96,25 @@ ROUTES: tuple[Route, ...] = (
         "Claim messages, each with its workflow state.",
     ),
     _post(
+        "subscribe",
+        subscribing.subscribe,
+        CLAIM,
+        wire.Subscribe,
+        wire.Line,
+        "Messages as they come, one JSON object a line.",
+        content=wire.NDJSON,
+    ),
+    _post(
+        "subscribeWithState",
+        subscribing.subscribe_with_state,
+        CLAIM,
+        wire.Subscribe,
+        wire.Line,
+        "Messages as they come, each with its workflow state.",
+        content=wire.NDJSON,
+    ),
+    _post("credit", subscribing.credit, CLAIM, wire.Credit, wire.Credited, "Let a stream send more at once, or less."),
+    _post(
         "abandon",
         dequeueing.abandon,
         ANY_RIGHT,
@@ -106,12 +125,13 @@ ROUTES: tuple[Route, ...] = (
     ),
     _post("load", dequeueing.load, CLAIM, wire.Load, wire.Loaded, "The messages of grants."),
     _post("wait", dequeueing.wait, CLAIM, wire.Wait, wire.Nothing, "Wait until there may be something to claim."),
-    _post("ack", settling.ack, CLAIM, wire.SettleBody, wire.Settled, "The work is done."),
-    _post("nack", settling.nack, CLAIM, wire.SettleBody, wire.Settled, "The work failed, or is put off."),
-    _post("extend", settling.extend, CLAIM, wire.SettleBody, wire.Settled, "Hold a message for longer."),
-    _post("release", settling.release, CLAIM, wire.SettleBody, wire.Settled, "Give a message back."),
+    _post("ack", settling.ack, CLAIM, wire.Settle, wire.Settled | wire.Answered, "The work is done."),
+    _post("nack", settling.nack, CLAIM, wire.Settle, wire.Settled | wire.Answered, "The work failed, or is put off."),
+    _post("extend", settling.extend, CLAIM, wire.Settle, wire.Settled | wire.Answered, "Hold a message for longer."),
+    _post("release", settling.release, CLAIM, wire.Settle, wire.Settled | wire.Answered, "Give a message back."),
     _post("settle", settling.settle, CLAIM, wire.SettleBatch, wire.Answered, "Settle many messages, each its own way."),
     _get("payload", payloads.payload, HOLDING, wire.Ref, None, "The bytes of a payload.", content="*/*"),
+    _get("watch", watching.watch, READ, wire.Watch, None, "Events, as they happen.", content=wire.EVENTS),
     _get("state", admin.load_state, HOLDING, wire.Ref, wire.StateValue, "Read workflow state."),
     _post("state", admin.save_state, CLAIM, wire.SaveState, wire.SavedState, "Swap workflow state."),
     _get("list", admin.list_queues, ANY_RIGHT, None, wire.Names, "The queues.", over=Over.SOME),

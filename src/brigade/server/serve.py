@@ -123,12 +123,16 @@ class Serving:
             raise
         return self
 
+    def stop(self) -> None:
+        """Take nobody in any more, and end what waits or streams. Called from any thread."""
+        self._hub.loop.call_soon_threadsafe(self.service.stop)
+
     async def __aexit__(self, *_: object) -> None:
         """Stop taking, let requests end, release what is undelivered."""
         assert self._server is not None
         assert self._task is not None
         assert self._socket is not None
-        self.service.dispatcher.stop()
+        self.service.stop()
         self._server.should_exit = True
         try:
             await self._task

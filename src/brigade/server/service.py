@@ -12,7 +12,9 @@ from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.server.answers import Answers
 from brigade.server.dispatcher import Dispatcher
+from brigade.server.feed import Feed
 from brigade.server.gate import Gate, OpenGate
+from brigade.server.subscriptions import Subscriptions
 from brigade.stores import Failed
 
 __all__ = ["Limits", "Service"]
@@ -50,10 +52,19 @@ class Service:
         self.name = f"server:{hub.owner}"
         self.dispatcher = Dispatcher(hub.store, name=self.name, most_consumers=limits.most_consumers)
         self.answers = Answers(self.name, hub.clock)
+        self.subscriptions = Subscriptions()
+        self.feed = Feed(self.name)
+        self.feed.clock = hub.clock
+        hub.on("*", self.feed.tell)
         self._queues: OrderedDict[str, tuple[AsyncQueue, float]] = OrderedDict()
         self._failures: OrderedDict[str, deque[Failed]] = OrderedDict()
         self._tell = hub.store.on_failure
         hub.store.on_failure = self._failed
+
+    def stop(self) -> None:
+        """Take nothing on any more; streams end."""
+        self.dispatcher.stop()
+        self.feed.stop()
 
     async def queue(self, name: str, *, create: bool = False) -> AsyncQueue:
         """An open queue. Its policy is read again now and then."""

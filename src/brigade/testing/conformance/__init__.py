@@ -59,6 +59,7 @@ VERBS = (
     "redrive",
     "release",
     "settle",
+    "sharing",
     "state",
     "stats",
     "sync_api",
