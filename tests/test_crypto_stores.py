@@ -21,6 +21,7 @@ from brigade import Backoff, CannotDecrypt, ConfigError, Failure, Hub, Nack, Que
 from brigade.crypto.keys import Keys, KeySource, new_key, write_keys
 from brigade.testing.conformance.harness import eventually
 from postgres_server import database, postgres
+from served import served
 
 __all__ = ["database", "postgres"]
 
@@ -146,6 +147,23 @@ def everything_in(database: str) -> str:
             ]
     assert len(texts) > 100
     return "\n".join(texts)
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_a_server_seals_what_its_clients_send(
+    kind: str, tmp_path: Path, keys: str, request: pytest.FixtureRequest
+) -> None:
+    """Clients need no key, and see everything."""
+    url = store_of(tmp_path) if kind == "file" else request.getfixturevalue("database")
+    options = {"encryption": keys, "encryption_strict": True}
+    with served(url, options=options) as serving, brigade.connect(serving.address) as hub:
+        live_a_life(hub)
+        assert hub.queue("lanes").get("an id of my own").data == {"text": CANARY}
+        check_the_life(hub)
+    if kind == "postgres":
+        assert CANARY not in everything_in(url)
+    else:
+        assert not any(CANARY.encode() in body for body in stored(tmp_path).values())
 
 
 @pytest.mark.parametrize("kind", ["file", "postgres"])

@@ -29,6 +29,6 @@ def binding_of(checksum: int | None) -> int | None:
     return None if checksum is None or checksum >> 32 == 0 else checksum >> 32
 
 
-def crc_of(checksum: int) -> int:
+def crc_of(checksum: int | None) -> int | None:
     """The CRC of a payload, sealed or not."""
-    return checksum & 0xFFFFFFFF
+    return None if checksum is None else checksum & 0xFFFFFFFF

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade._version import __version__
 from brigade.checks import as_json, check_ids, check_limit
+from brigade.crypto.places import crc_of
 from brigade.errors import ConfigError, PermissionDenied
 from brigade.policy import decode_policy, encode_policy
 from brigade.server.answers import Answer
@@ -110,11 +112,13 @@ async def stats(service: Service, call: Call, wanted: QueueOnly) -> Answer:
 
 async def peek(service: Service, call: Call, wanted: Listing) -> Answer:
     limit = check_limit(wanted.limit, service.limits.most_listed)
-    return answer(Found(await (await call.queue(wanted.queue)).peek(limit)))
+    found = await (await call.queue(wanted.queue)).peek(limit)
+    return answer(Found([replace(one, checksum=crc_of(one.checksum)) for one in found]))
 
 
 async def get(service: Service, call: Call, wanted: One) -> Answer:
-    return answer(await (await call.queue(wanted.queue)).get(wanted.id))
+    found = await (await call.queue(wanted.queue)).get(wanted.id)
+    return answer(replace(found, checksum=crc_of(found.checksum)))
 
 
 async def failures(service: Service, call: Call, wanted: Listing) -> Answer:

@@ -195,6 +195,7 @@ def _info(view: QueueView, name: SegmentName, place: int, entry: Entry, book: Bo
         error=error or reason or (last_error if len(book.states) == 1 else None),
         result=None if result is None else msgspec.json.decode(result),
         failure=entry.failure,
+        checksum=entry.checksum,
     )
 
 

@@ -25,7 +25,7 @@ PARTS = {
     "seen": (
         "m.id, m.state, m.priority, m.attempts, coalesce(m.max_attempts, q.max_attempts), m.enqueued_at, m.due_at, "
         "m.correlation_id, m.own_id, m.attributes::text, m.group_name, m.content_type, m.size, m.payload, m.owner, "
-        "m.version, m.expires_at, m.failure::text, m.log -> -1 ->> 'error', m.derived"
+        "m.version, m.expires_at, m.failure::text, m.log -> -1 ->> 'error', m.checksum, m.derived"
     ),
     "logged_expired": f"{_LOG} || jsonb_build_object({_ENTRY}, 'ended_at', m.expires_at, 'how', 'expired')",
     "logged_back": (

@@ -198,6 +198,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         expires_at,
         failure,
         error,
+        checksum,
         _,
     ) = row
     name = told_id(queue_id, id, own_id)
@@ -223,6 +224,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         lease_expires_at_ms=expires_at,
         error=error,
         failure=_story(failure),
+        checksum=checksum,
     )
 
 
