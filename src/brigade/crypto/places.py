@@ -21,8 +21,8 @@ def staged_place(kind: str, queue: str, part: int, place: int) -> str:
 
 def is_staged_for(carried: str, place: str) -> bool:
     """Whether what was sealed for one place was staged for the queue and the kind of field of the other."""
-    kind, queue, _ = place.split("\0", 2)
-    return carried.startswith(place_of(kind, queue, _STAGED))
+    field, separator, _ = place.rpartition("\0")
+    return bool(separator) and carried.startswith(f"{field}\0{_STAGED}")
 
 
 def sealed_queue(queue: str) -> CannotDecrypt:
