@@ -169,13 +169,12 @@ def _seal(fields: Fields, records: Sequence[Record]) -> list[Record]:
     """Records as they are stored where encryption is on: one data key for the file."""
     key, sealed = fields.vault.data_key(), list[Record]()
     for one in records:
-        secrets = Secrets(
-            one.attributes,
-            [attempt.error for attempt in one.attempts],
-            one.error,
-            one.result,
-            one.origin.error if one.origin else None,
-        )
+        errors = [attempt.error for attempt in one.attempts]
+        origin = one.origin.error if one.origin else None
+        if one.attributes is None and one.error is None and one.result is _NULL and origin is None and not any(errors):
+            sealed.append(one)
+            continue
+        secrets = Secrets(one.attributes, errors, one.error, one.result, origin)
         text = fields.seal_text(_encoder.encode(secrets).decode(), place_of("history", one.queue, one.ref), key)
         sealed.append(
             replace(
