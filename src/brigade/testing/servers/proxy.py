@@ -12,7 +12,7 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -88,6 +88,8 @@ class Fault:
 
 Decide = Callable[[Request], Fault | None]
 Tell = Callable[[Request], None]
+Doubt = Callable[[Request], Awaitable[Request | None]]
+"""Finds out what the store applied of a write that it gave no answer to, or an odd one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Proxy:
     upstream: str
     decide: Decide | None = None
     tell: Tell | None = None
+    doubt: Doubt | None = None
     counts: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
     port: int = 0
@@ -138,6 +141,7 @@ class Proxy:
     _thread: threading.Thread | None = None
     _server: asyncio.Server | None = None
     _writes: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _doubtful: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @property
@@ -231,12 +235,30 @@ class Proxy:
 
     async def _forward(self, request: Request, upstream: _Upstream) -> bytes:
         if request.kind not in WRITES or self.tell is None:
+            async with self._doubtful if self._doubtful.locked() else contextlib.nullcontext():
+                pass
             return await upstream.ask(request)
         async with self._writes:
-            answer = await upstream.ask(request)
-            if answer.split(b" ", 2)[1][:1] == b"2":
+            try:
+                answer = await upstream.ask(request)
+            except (OSError, asyncio.IncompleteReadError):
+                await self._resolve(request)
+                raise
+            kind = answer.split(b" ", 2)[1][:1]
+            if kind == b"2":
                 self.tell(request)
+            elif kind == b"5":
+                await self._resolve(request)
             return answer
+
+    async def _resolve(self, request: Request) -> None:
+        """Tell of what was applied before anybody can read it."""
+        if self.doubt is None or self.tell is None:
+            return
+        async with self._doubtful:
+            applied = await self.doubt(request)
+        if applied is not None:
+            self.tell(applied)
 
 
 class _Upstream:

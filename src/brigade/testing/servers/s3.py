@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
+import subprocess
 import sys
 import sysconfig
 import urllib.error
@@ -16,7 +18,7 @@ from typing import Any
 
 from brigade.testing.servers.running import Started, free_ports, shared
 
-__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "moto", "s3_url", "seaweedfs"]
+__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "Seaweed", "moto", "s3_url", "seaweedfs"]
 
 BUCKET = "brigade"
 ACCESS_KEY = "brigade"
@@ -36,6 +38,41 @@ def moto(folder: Path) -> Generator[str]:
     """The endpoint of a moto server with one bucket."""
     with shared(folder, _moto) as info:
         yield info["endpoint"]
+
+
+class Seaweed:
+    """A SeaweedFS of one's own that can be halted and resumed: its data stays, its ports too."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._line, self._info, self._first_use = _seaweedfs(root)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self._info["endpoint"]
+
+    def resume(self) -> None:
+        """Start it; it answers some seconds later."""
+        with (self._root / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def answers(self) -> bool:
+        """Whether it takes writes."""
+        try:
+            self._first_use(self._info)
+        except OSError:
+            return False
+        return True
+
+    def halt(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it: by SIGKILL as a crash would, by SIGTERM in good order."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
 
 
 def s3_url(endpoint: str, prefix: str = "", *, bucket: str = BUCKET, key: str = ACCESS_KEY) -> str:
