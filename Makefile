@@ -20,6 +20,10 @@ UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
 # make sim SEEDS=50000 runs that many seeds; make sim SEED=123 replays one of them.
 SEEDS ?= 1000
 SEED ?=
+# make chaos MINUTES=5 SEED=7 runs five minutes on each arena; ARENAS="file s3" only those. make soak MINUTES=30.
+MINUTES ?= 1
+ARENAS ?=
+CHAOS_ARGS = --minutes $(MINUTES) $(addprefix --arena ,$(ARENAS)) $(if $(SEED),--seed $(SEED))
 # make test PYTEST_ARGS="-k claim" passes more to pytest.
 PYTEST_ARGS ?=
 # make bench BENCH_ARGS=--write puts the tables into docs/benchmarks.md.
@@ -27,7 +31,7 @@ BENCH_ARGS ?=
 # make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
 LOCK_ARGS ?=
 
-.PHONY: help setup demo test lint format bench sim lock clean
+.PHONY: help setup demo test lint format bench sim chaos soak lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +63,12 @@ bench: $(STAMP) ## Measure throughput and requests per message
 
 sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
 	$(BIN)/brigade-sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS))
+
+chaos: $(STAMP) ## Break real processes and servers, and judge: MINUTES=5 on each arena
+	$(BIN)/brigade-chaos $(CHAOS_ARGS)
+
+soak: $(STAMP) ## Mixed load without faults: is memory flat, is anything left? MINUTES=30
+	$(BIN)/brigade-chaos --soak $(CHAOS_ARGS)
 
 lock: | $(BIN)/python $(UV) ## Write requirements.lock anew from pyproject.toml
 	$(UV) pip compile pyproject.toml --group dev --output-file requirements.lock \

@@ -123,7 +123,7 @@ class Roster:
                 continue
             try:
                 code = member.process.wait(max(0.1, end - time.monotonic()))
-                if code:
+                if code not in (0, -signal.SIGTERM):
                     self.died[f"{member.role} ended with {code}"] += 1
             except subprocess.TimeoutExpired:
                 self.died[f"{member.role} did not stop within {STOP_WITHIN:g} s"] += 1
@@ -144,6 +144,14 @@ class Roster:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         return [f"processes of {pid} outlived it" for pid in left]
+
+    def wait_at_work(self, within: float = 60.0) -> None:
+        """Until somebody's ack has been answered: before that there is little to break."""
+        end = time.monotonic() + within
+        while time.monotonic() < end and not any(
+            b'"op":"ack ok"' in path.read_bytes() for path in (self._folder / "journals").glob("*.jsonl")
+        ):
+            time.sleep(0.2)
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of every member, with its children."""

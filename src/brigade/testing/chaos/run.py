@@ -61,7 +61,7 @@ def chaos(
     seed: int,
     seconds: float,
     lease: float = 2.0,
-    every: float = 1.5,
+    every: float = 2.0,
     crew: Sequence[str] = CREW,
     say: Say = lambda _text: None,
 ) -> Report:
@@ -74,6 +74,7 @@ def chaos(
         try:
             for member in roster.members:
                 roster.start(member)
+            roster.wait_at_work()
             say(f"{name}: {len(crew)} processes, {seconds:g} s, seed {seed}")
             asyncio.run(nemesis.run(seconds))
             say(f"{name}: the nemesis rests, {nemesis.done.total()} faults")

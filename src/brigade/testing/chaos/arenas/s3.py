@@ -20,7 +20,7 @@ from brigade.testing.chaos.arenas import Arena, Break
 from brigade.testing.chaos.arenas.bucket import ended_in, left_in
 from brigade.testing.chaos.journal import wall_ms
 from brigade.testing.chaos.judge.ended import Ended
-from brigade.testing.servers.proxy import Proxy, Request, Weather, seeded
+from brigade.testing.servers.proxy import WRITES, Proxy, Request, Weather, seeded
 from brigade.testing.servers.s3 import BUCKET, Seaweed, s3_url
 from brigade.testing.sim import records as r
 from brigade.testing.sim.witness import Witness
@@ -61,7 +61,12 @@ class S3Arena:
 
     @property
     def faults(self) -> Counter[str]:
-        return Counter() if self._proxy is None else Counter({f"wire: {k}": n for k, n in self._proxy.faults.items()})
+        """Spoiled requests, by what was done to them."""
+        found: Counter[str] = Counter()
+        for what, count in self._proxy.faults.items() if self._proxy is not None else ():
+            kind, _, how = what.partition(" ")
+            found[f"{'write' if kind in WRITES else 'read'} spoiled: {how}"] += count
+        return found
 
     @property
     def breaks(self) -> Mapping[str, Break]:

@@ -16,6 +16,7 @@ import msgspec
 
 from brigade.testing.chaos.crew.consuming import consume
 from brigade.testing.chaos.crew.draining import drain, sweep
+from brigade.testing.chaos.crew.hanging import tell_where_it_hangs
 from brigade.testing.chaos.crew.producing import produce
 from brigade.testing.chaos.crew.recording import record_everything
 from brigade.testing.chaos.crew.working import work
@@ -59,11 +60,16 @@ async def _life(brief: Brief, journal: Journal) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _end, stop)
     journal.write("born", count=1)
     answer = await DOING[brief.role](brief, journal, stop)
     if answer is not None:
         sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+def _end(stop: asyncio.Event) -> None:
+    stop.set()
+    tell_where_it_hangs()
 
 
 def _die_with_parent() -> None:
