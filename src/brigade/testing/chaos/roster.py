@@ -18,7 +18,7 @@ from brigade.testing.chaos.plan import Brief
 
 __all__ = ["Member", "Roster"]
 
-STOP_WITHIN = 45.0
+STOP_WITHIN = 60.0
 
 
 class Member:

@@ -108,7 +108,11 @@ def conclude(arena: Arena, roster: Roster, folder: Path, report: Report, *, leas
     witnessed = list(arena.witnessed)
     merged = merge(lines, witnessed)
     verdict = judge(merged, ended, r.Limits(max_attempts(lease), skew_ms=skew), final, strict=[LINE])
-    violations = [*verdict.violations, *(Violation("orphans", 0, text) for text in roster.left_running())]
+    violations = [
+        *verdict.violations,
+        *(Violation("crew", 0, f"{count} times {text}") for text, count in roster.died.items()),
+        *(Violation("orphans", 0, text) for text in roster.left_running()),
+    ]
     report.messages, report.acked, report.records = verdict.messages, verdict.acked, verdict.records
     report.witnessed = len(witnessed)
     report.operations = _sorted(merged.operations)

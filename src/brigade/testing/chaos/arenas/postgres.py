@@ -22,8 +22,8 @@ __all__ = ["PostgresArena", "opened"]
 
 SCHEMA = "chaos"
 HISTORY = f"""
-SELECT q.name, h.queue_id || '-' || h.id, h.correlation_id, h.outcome, h.attempts, h.max_attempts, h.group_name, h.log::text,
-       h.version, h.claimed_at, h.finished_at
+SELECT q.name, h.queue_id || '-' || h.id, h.correlation_id, h.outcome, h.attempts, h.max_attempts, h.group_name,
+       h.log::text, h.version, h.claimed_at, h.finished_at
 FROM {SCHEMA}.history h JOIN {SCHEMA}.queues q ON q.id = h.queue_id
 """
 TABLES = ("messages", "parked", "blobs", "chunks", "states")
