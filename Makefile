@@ -20,6 +20,8 @@ UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
 # make sim SEEDS=50000 runs that many seeds; make sim SEED=123 replays one of them.
 SEEDS ?= 1000
 SEED ?=
+# make explore CASTS=lane explores that one alone.
+CASTS ?=
 # make chaos MINUTES=5 SEED=7 runs five minutes on each arena; ARENAS="file s3" only those. make soak MINUTES=30.
 MINUTES ?= 1
 ARENAS ?=
@@ -31,7 +33,7 @@ BENCH_ARGS ?=
 # make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
 LOCK_ARGS ?=
 
-.PHONY: help setup demo test lint format bench sim chaos soak lock clean
+.PHONY: help setup demo test lint format bench sim explore chaos soak lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,7 +44,7 @@ demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo
 
 test: lint $(AZURITE) ## Lint, then run the test suite
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
 	$(BIN)/ruff check .
@@ -63,6 +65,9 @@ bench: $(STAMP) ## Measure throughput and requests per message
 
 sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
 	$(BIN)/brigade-sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS))
+
+explore: $(STAMP) ## Explore every order of events of a few actors: CASTS="lane own-ids" for some
+	$(BIN)/brigade-explore $(CASTS)
 
 chaos: $(STAMP) ## Break real processes and servers, and judge: MINUTES=5 on each arena
 	$(BIN)/brigade-chaos $(CHAOS_ARGS)

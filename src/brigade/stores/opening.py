@@ -12,12 +12,10 @@ from brigade.blobs.cloud_options import OPTIONS
 from brigade.errors import ConfigError
 from brigade.stores import Store
 
-__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch"]
+__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch", "text"]
 
 Opener = Callable[[str, str, dict[str, Any]], Store]
 """Makes a store from scheme, place and options. It does no I/O: that is for the store's `open`."""
-
-_LATER = {"http", "https"}
 
 
 class Kind(NamedTuple):
@@ -74,6 +72,8 @@ KINDS: dict[str, Kind] = {
     **{scheme: Kind("brigade.stores.bucket.opening:open_cloud", options) for scheme, options in OPTIONS.items()},
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
+    "http": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
+    "https": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
 }
 """Every scheme. A new kind of store is a module and a line here."""
 
@@ -87,8 +87,6 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
         shown = re.sub(r":[^:@]*@", ":***@", url)
         raise ConfigError(f"{shown!r} is not a store's URL; write memory://name, file://path or s3://bucket/prefix")
     known = ", ".join(f"{one}://" for one in KINDS)
-    if scheme in _LATER and scheme not in KINDS:
-        raise ConfigError(f"{scheme}:// is not supported by this version; use one of {known}")
     kind = KINDS.get(scheme)
     if kind is None:
         raise ConfigError(f"{scheme}:// is not a kind of store; use one of {known}")

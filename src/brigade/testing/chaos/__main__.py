@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ SOAKED = ("file", "s3")
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0: every promise was kept; 1: one was broken, or memory grew; 2: wrong usage."""
     given = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _leave)
     names = given.arena or list(SOAKED if given.soak else ARENAS)
     folder = Path(given.keep or tempfile.mkdtemp(prefix="brigade-chaos-")).absolute()
     reports: list[Report] = []
@@ -62,6 +64,11 @@ def _shown(report: Report) -> Iterator[str]:
     for one in report.memory if isinstance(report, SoakReport) else ():
         how = "flat" if one.flat else "GROWING"
         yield f"  {one.name}: {one.first_mib} to {one.last_mib} MiB, {one.grew_mib:+} by the fit: {how}"
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Take down what was set up: servers, mounts and the crew."""
+    sys.exit(128 + number)
 
 
 def _say(text: str) -> None:
