@@ -24,6 +24,7 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     journal: str
     seed: int
+    parent: int
     lease: float
     skew: int = 0
     pause: float = 0.1

@@ -70,6 +70,7 @@ class Roster:
             url=url,
             journal=str(self._folder / "journals" / f"{name}.jsonl"),
             seed=self._seed * 1000 + self._started,
+            parent=os.getpid(),
             lease=self._lease,
             skew=skew,
             pause=self.pause,

@@ -54,7 +54,7 @@ class _Server:
 
     def answers(self) -> bool:
         try:
-            urllib.request.urlopen(self.address, timeout=5).close()
+            urllib.request.urlopen(f"{self.address}/healthz", timeout=5).close()
         except urllib.error.HTTPError:
             return True
         except OSError:

@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 
 def main(text: str) -> int:
     brief = msgspec.json.decode(text, type=Brief)
-    _die_with_parent()
+    _die_with(brief.parent)
     logging.basicConfig(level=logging.ERROR)
     journal = Journal(brief.journal, brief.name)
     os.environ["BRIGADE_CHAOS_JOURNAL"] = brief.journal
@@ -72,9 +72,11 @@ def _end(stop: asyncio.Event) -> None:
     tell_where_it_hangs()
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """Nobody is left over when the run itself is killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import brigade.hub
@@ -21,6 +21,9 @@ from brigade.testing.chaos.journal import Journal, wall_ms
 from brigade.testing.sim import records as r
 
 __all__ = ["RecordingStore", "record_everything", "token_of"]
+
+FIRST = 1
+"""The begin of a claim that nobody has seen: before everything else."""
 
 CALLS = 1_000_000
 """Calls are numbered by process, then by call."""
@@ -53,7 +56,8 @@ class RecordingStore:
         self._begun: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        return self._claiming(found) if name == "claim_within" else found
 
     @property
     def clock(self) -> Clock:
@@ -106,18 +110,27 @@ class RecordingStore:
         return receipts
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
-        begun = time.monotonic_ns()
-        try:
-            grants = await self._inner.claim(queue, limit=limit, owner=owner, visibility=visibility)
-        except BrigadeError as error:
-            self._failed("claim", queue, error)
-            raise
-        for grant in grants:
-            self._begun[grant.token] = begun
-        return grants
+        return await self._claiming(self._inner.claim)(queue, limit=limit, owner=owner, visibility=visibility)
+
+    def _claiming(self, claim: Callable[..., Awaitable[list[Grant]]]) -> Callable[..., Awaitable[list[Grant]]]:
+        """A way to claim, of which the begin is remembered; a store over HTTP has two."""
+
+        async def claimed(queue: str, **how: Any) -> list[Grant]:
+            begun = time.monotonic_ns()
+            try:
+                grants = await claim(queue, **how)
+            except BrigadeError as error:
+                self._failed("claim", queue, error)
+                raise
+            for grant in grants:
+                self._begun[grant.token] = begun
+            return grants
+
+        return claimed
 
     async def load(self, grants: Sequence[Grant]) -> list[Message]:
-        begun = min((self._begun.pop(grant.token, 1 << 62) for grant in grants), default=0)
+        known = {grant.token for grant in grants}
+        begun = min((self._begun.pop(token) for token in known if token in self._begun), default=FIRST)
         try:
             messages = await self._inner.load(grants)
         except BrigadeError as error:
