@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brigade.testing.chaos.arenas import why_not
+from brigade.testing.chaos.arenas import ARENAS, why_not
 from brigade.testing.chaos.plan import ROLES
 from brigade.testing.chaos.run import chaos
 
@@ -18,13 +18,13 @@ CHAOS = Path(sys.executable).parent / "brigade-chaos"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["file", "postgres"])
+@pytest.mark.parametrize("name", ARENAS)
 def test_every_promise_holds_while_processes_and_servers_die(name: str, tmp_path: Path) -> None:
     """[G1] [G2] [G3] [G4] [G5] [G6] A producer, a consumer by hand, and a worker of each kind."""
     reason = why_not(name)
     if reason is not None:
         pytest.skip(reason)
-    report = chaos(name, tmp_path, seed=11, seconds=12, lease=1.5, every=1, crew=("producer", *ROLES))
+    report = chaos(name, tmp_path, seed=11, seconds=10, lease=1.5, every=1, crew=("producer", *ROLES))
     assert report.violations == [], report.evidence
     assert report.messages > 0
     assert report.acked > 0

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import unescape
 
@@ -150,7 +150,7 @@ class Proxy:
     _server: asyncio.Server | None = None
     _writes: asyncio.Lock = field(default_factory=asyncio.Lock)
     _doubtful: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     @property
     def endpoint(self) -> str:
@@ -196,6 +196,10 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client connection, and one to the store behind it."""
         upstream = _Upstream(self.upstream)
+        task = asyncio.current_task()
+        assert task is not None
+        # Streams hold on to each other weakly: with the client gone, nothing else would keep this until it is answered.
+        self._tasks.add(task)
         try:
             while (request := await _read_request(reader)) is not None:
                 self.counts[request.kind] += 1
@@ -204,6 +208,7 @@ class Proxy:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             return
         finally:
+            self._tasks.discard(task)
             upstream.close()
             writer.close()
 
