@@ -22,6 +22,10 @@ SEEDS ?= 1000
 SEED ?=
 # make explore CASTS=lane explores that one alone.
 CASTS ?=
+# make chaos MINUTES=5 SEED=7 runs five minutes on each arena; ARENAS="file s3" only those. make soak MINUTES=30.
+MINUTES ?= 1
+ARENAS ?=
+CHAOS_ARGS = --minutes $(MINUTES) $(addprefix --arena ,$(ARENAS)) $(if $(SEED),--seed $(SEED))
 # make test PYTEST_ARGS="-k claim" passes more to pytest.
 PYTEST_ARGS ?=
 # make bench BENCH_ARGS=--write puts the tables into docs/benchmarks.md.
@@ -29,7 +33,7 @@ BENCH_ARGS ?=
 # make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
 LOCK_ARGS ?=
 
-.PHONY: help setup demo test lint format bench sim explore lock clean
+.PHONY: help setup demo test lint format bench sim explore chaos soak lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +68,12 @@ sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
 
 explore: $(STAMP) ## Explore every order of events of a few actors: CASTS="lane own-ids" for some
 	$(BIN)/brigade-explore $(CASTS)
+
+chaos: $(STAMP) ## Break real processes and servers, and judge: MINUTES=5 on each arena
+	$(BIN)/brigade-chaos $(CHAOS_ARGS)
+
+soak: $(STAMP) ## Mixed load without faults: is memory flat, is anything left? MINUTES=30
+	$(BIN)/brigade-chaos --soak $(CHAOS_ARGS)
 
 lock: | $(BIN)/python $(UV) ## Write requirements.lock anew from pyproject.toml
 	$(UV) pip compile pyproject.toml --group dev --output-file requirements.lock \
