@@ -67,6 +67,7 @@ class LeasingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         self._drains = False
         self._size: float | None = None
+        self._owner = ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_desk": None}
@@ -87,14 +88,17 @@ class LeasingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owner, batch = str(start["owner"]), int(start["batch"])
         if batch:
             desk.ack(_name(owner, batch))
-        holder = owner or f"spark:{socket.gethostname()}:{Ids().bits(64):016x}"
+        if not self._owner:
+            self._owner = owner or f"spark:{socket.gethostname()}:{Ids().bits(64):016x}"
+        holder = self._owner
         following = {"owner": holder, "batch": batch + 1}
         name = _name(holder, batch + 1)
-        if owner and (first or desk.knows(name)):
+        if desk.knows(name):
+            return following
+        if owner and first:
             if desk.recall(name):
                 return following
-            if first:
-                desk.drop(name)
+            desk.drop(name)
         if self._drains and self._left is None:
             self._left = desk.backlog()
         if not self._drains and not desk.wait_for_news():
