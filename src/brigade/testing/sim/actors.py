@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brigade.blobs import Blob, Create
 from brigade.clock import to_ms
 from brigade.errors import StaleLease, StoreUnavailable
-from brigade.stores.bucket.claim import Loaded, claim, load
+from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.keys import SegmentName, lane_name
 from brigade.stores.bucket.settle import Change, settle
@@ -21,7 +21,7 @@ from brigade.testing.sim import records as r
 from brigade.testing.sim.process import Process
 from brigade.testing.sim.scenario import JOBS
 
-__all__ = ["Held", "deliver", "producer", "settle_told", "together", "worker"]
+__all__ = ["Held", "deliver", "enqueue_told", "producer", "settle_told", "together", "worker"]
 
 PLANS = ("ack", "release", "extend", "forget", "late", "nack", "reject")
 WEIGHTS = (60, 6, 10, 5, 6)
@@ -54,7 +54,7 @@ def producer(process: Process) -> Proto[None]:
             place = rng.randrange(len(drafts))
             drafts[place] = yield from _apart(process, drafts[place])
         for tries in range(3):
-            sent = yield from _enqueue(process, drafts if tries == 0 else own)
+            sent = yield from enqueue_told(process, drafts if tries == 0 else own)
             if sent or not own:
                 break
             yield Sleep(rng.uniform(0, 1))
@@ -115,7 +115,8 @@ def _apart(process: Process, draft: Draft) -> Proto[Draft]:
     return Draft(apart, name)
 
 
-def _enqueue(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
+def enqueue_told(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
+    """Enqueue and note what was meant and what was answered."""
     world = process.world
     call = world.call()
     for draft in drafts:
@@ -158,14 +159,17 @@ def worker(process: Process, queue: str = JOBS) -> Proto[None]:
     idle = 0
     while not world.stopping:
         since = len(world.history)
+        limit = rng.choice((1, 1, 2, 5, 10, 50))
+        takers = rng.choice((1, 1, 1, 2, 5))
         try:
             grants = yield from claim(
                 process.env,
                 view,
-                limit=rng.choice((1, 1, 2, 5, 10, 50)),
+                limit=limit,
                 owner=process.name,
                 visibility=view.policy.visibility_timeout,
                 listing_ttl=1.0,
+                seats=Seats([process.name] * takers, [place % takers for place in range(limit)]),
             )
             loaded = yield from load(process.env, view, grants)
             held = yield from deliver(process, queue, loaded, since)

@@ -1,4 +1,4 @@
--- Bulk jobs: messages that nobody sees until their job is published, and the jobs that were. Notes beside a queue.
+-- Bulk jobs: messages that nobody sees until their job is published, and the jobs that were.
 
 CREATE TABLE {schema}.staged (
     part bigint NOT NULL,
@@ -36,11 +36,3 @@ CREATE TABLE {schema}.jobs (
 );
 
 COMMENT ON COLUMN {schema}.jobs.epoch IS 'The last batch of a stream that was published; none is twice, or after a later one.';
-
-CREATE TABLE {schema}.notes (
-    queue_id integer NOT NULL,
-    name text NOT NULL,
-    saved_at bigint NOT NULL,
-    value bytea NOT NULL,
-    PRIMARY KEY (queue_id, name)
-);
