@@ -36,7 +36,7 @@ from brigade.model import (
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
-from brigade.stores.bucket import admin, inspect, state
+from brigade.stores.bucket import admin, history, inspect, state
 from brigade.stores.bucket.claim import claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -50,6 +50,7 @@ from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.view import QueueView
+from brigade.stores.history import HistoryPart, Record
 
 __all__ = ["BucketStore"]
 
@@ -327,6 +328,12 @@ class BucketStore:
         if size != message.size or (message.checksum is not None and checksum != message.checksum):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
+
+    async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
+        return await self.run(history.list_parts(QueueKeys(queue), since))
+
+    async def read_history(self, part: HistoryPart) -> list[Record]:
+        return await self.run(history.read_part(self.env, part))
 
     async def forget(self, queue: str) -> None:
         held = await self._queue(queue)

@@ -18,7 +18,8 @@ from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
-from brigade.stores.postgres import inspect, queues
+from brigade.stores.history import HistoryPart, Record
+from brigade.stores.postgres import history, inspect, queues
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
@@ -438,6 +439,14 @@ class PostgresStore:
         held = await self._queue(message.queue)
         async for chunk in read_payload(self._run, held.id, message):
             yield chunk
+
+    async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: history.list_parts(queue, held.id, since))
+
+    async def read_history(self, part: HistoryPart) -> list[Record]:
+        held = await self._queue(part.queue)
+        return await self.link.run(lambda _: history.read_part(part, held.id))
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
