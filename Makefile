@@ -38,7 +38,7 @@ demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo
 
 test: lint $(AZURITE) ## Lint, then run the test suite
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
 	$(BIN)/ruff check .
