@@ -38,6 +38,7 @@ COMMANDS = {
     "queue": "brigade.cli.queue:queue",
     "queues": "brigade.cli.queues:queues",
     "release": "brigade.cli.settle:release",
+    "spark": "brigade.cli.spark:spark",
     "state": "brigade.cli.state:state",
     "stats": "brigade.cli.stats:stats",
     "sweep": "brigade.cli.queues:sweep",
