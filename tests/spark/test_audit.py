@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from planted import lease, record, segment, write
 
 import brigade
 from brigade.spark.audit import Verdict, audit
@@ -17,7 +18,6 @@ from brigade.spark.history import collect
 from brigade.spark.history.engines import DuckEngine, SparkEngine
 from brigade.stores.bucket.keys import lane_name
 from brigade.stores.history import Record
-from planted import lease, record, segment, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from planted import START, lease, record, segment, write
 
 import brigade
 from brigade.errors import BrigadeError, ConfigError
 from brigade.spark.history import attempts, collect, compact, drop_old, messages
 from brigade.spark.history.folder import Folder
 from brigade.spark.history.upkeep import JOURNAL, STAGED
-from planted import START, lease, record, segment, write
 from postgres_server import database, postgres
 
 __all__ = ["database", "postgres"]

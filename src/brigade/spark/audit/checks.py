@@ -1,6 +1,7 @@
 """What the audit looks for, as SQL: each check finds the rows that break a guarantee, and none where it holds.
 
-`{slack}` are the milliseconds by which two clocks may differ. Every answer has the columns queue, ref, id, happened_at and detail.
+`{slack}` are the milliseconds by which two clocks may differ. Every answer has the columns queue, ref, id,
+happened_at and detail.
 """
 
 from __future__ import annotations

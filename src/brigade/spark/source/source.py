@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from brigade.spark.source.options import Settings
 from brigade.spark.source.tables import TABLES, TableReader
+from brigade.spark.source.writing import BulkWriter, Target
 
 __all__ = ["BrigadeSource"]
 
@@ -24,5 +25,9 @@ class BrigadeSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return TableReader(TABLES[self._table()], Settings(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BulkWriter(Target.of(Settings(self.options), schema, overwrite=overwrite))
+
     def _table(self) -> str:
-        return Settings(self.options).choice("table", tuple(TABLES), "queues")
+        given = Settings(self.options)
+        return given.choice("table", tuple(TABLES), "messages" if given.text("queue") else "queues")

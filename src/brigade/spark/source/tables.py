@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from brigade.spark.arrow import Batch, Schema, arrow_schema
 from brigade.spark.source.options import Place, Settings
 from brigade.spark.source.queues import Queues
+from brigade.spark.source.scanned import FAILED, HISTORY, LEASES, MESSAGES, Scanned
 
 __all__ = ["TABLES", "Table", "TableReader"]
 
@@ -29,7 +30,13 @@ class Table(Protocol):
     def read(self, place: Place, chosen: Any, part: Any, schema: Schema) -> Iterator[Batch]: ...
 
 
-TABLES: dict[str, Table] = {"queues": Queues()}
+TABLES: dict[str, Table] = {
+    "messages": Scanned("messages", MESSAGES),
+    "leases": Scanned("leases", LEASES),
+    "failed": Scanned("failed", FAILED),
+    "history": Scanned("history", HISTORY),
+    "queues": Queues(),
+}
 
 
 class TableReader(DataSourceReader):

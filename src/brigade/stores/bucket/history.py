@@ -21,7 +21,16 @@ from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
 from brigade.stores.history import NULL, Attempt, HistoryPart, Record
 
-__all__ = ["Record", "ended_since", "list_parts", "read_part", "read_records", "records_of", "write_history"]
+__all__ = [
+    "Record",
+    "ended_since",
+    "list_parts",
+    "read_file",
+    "read_part",
+    "read_records",
+    "records_of",
+    "write_history",
+]
 
 SKEW = 600_000
 OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
@@ -139,7 +148,7 @@ def list_parts(keys: QueueKeys, since: int) -> Proto[list[HistoryPart]]:
 
 def read_part(env: Env, part: HistoryPart) -> Proto[list[Record]]:
     """The records of one file of history; none where retention has taken it."""
-    return (yield from _read_file(env, part.key))
+    return (yield from read_file(env, part.key))
 
 
 def ended_since(
@@ -154,7 +163,7 @@ def ended_since(
         for item in page.items:
             if HistoryName.parse(item.key) is None:
                 continue
-            records = yield from _read_file(env, item.key)
+            records = yield from read_file(env, item.key)
             found.update((record.ref, record) for record in records if record.ref in refs)
             looked += 1
             if len(found) == len(refs) or looked == most_files:
@@ -164,7 +173,7 @@ def ended_since(
         after = page.items[-1].key
 
 
-def _read_file(env: Env, key: str) -> Proto[list[Record]]:
+def read_file(env: Env, key: str) -> Proto[list[Record]]:
     """A history file's records; none where it is gone, or damaged, which is told of once."""
     for again in (True, False):
         blob = yield from get(key)
