@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 ELSEWHERE = {
-    "cancel": "brigade.cli.spark_bulk:cancel",
-    "enqueue": "brigade.cli.spark_bulk:enqueue",
-    "redrive": "brigade.cli.spark_bulk:redrive",
-    "reprioritize": "brigade.cli.spark_bulk:reprioritize",
     "run": "brigade.cli.spark_run:run",
 }
 MOST_SHOWN = 5
@@ -58,8 +54,8 @@ class SparkGroup(click.Group):
 def spark() -> None:
     """History as tables, reports and an audit; a fleet of workers on Spark, and bulk operations.
 
-    Needs `pip install 'bucket-brigade[spark]'` and Java 17 or newer. Spark runs in this process, on all cores, unless
-    SPARK_REMOTE or a session's own settings say otherwise.
+    Needs `pip install 'bucket-brigade[spark]'` and Java 17 or newer. Spark runs on this machine, on all cores;
+    under `spark-submit`, or in a program of yours, brigade.spark does the same on a cluster.
 
     \b
     Examples:

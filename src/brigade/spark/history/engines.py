@@ -15,6 +15,7 @@ from brigade.spark.history.folder import Folder
 from brigade.spark.history.rows import ATTEMPTS, MESSAGES
 from brigade.spark.history.state import load_state, read_kind
 from brigade.spark.history.tables import KEYS, TABLES, ddl, read_table
+from brigade.spark.history.upkeep import JOURNAL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +47,9 @@ class Engine(Protocol):
 
 
 class SparkEngine:
-    """Spark. Its views have names of their own, so that several may live in one session."""
+    """Spark. Of several engines in one session, the one that is asked has the views."""
+
+    _asked: SparkEngine | None = None
 
     def __init__(self, spark: SparkSession, place: str, queues: Sequence[str] | None = None) -> None:
         folder = Folder(spark, place)
@@ -62,31 +65,40 @@ class SparkEngine:
                 table = self._spark.createDataFrame([], ddl(ATTEMPTS))
             if queues:
                 table = table.where(table["queue"].isin(list(queues)))
-            self._views[name] = table.dropDuplicates(KEYS[name])
+            # Only while a compaction is under way may a row be there twice.
+            self._views[name] = table.dropDuplicates(KEYS[name]) if folder.exists(JOURNAL) else table
 
     def _frame(self, sql: str) -> DataFrame:
-        for name, frame in self._views.items():
-            frame.createOrReplaceTempView(name)
+        if SparkEngine._asked is not self:
+            SparkEngine._asked = self
+            for name, frame in self._views.items():
+                frame.createOrReplaceTempView(name)
         return self._spark.sql(sql)
+
+    def _name(self, view: str, frame: DataFrame) -> None:
+        """Views are named once: Spark forgets what it keeps of a view when its name is given again."""
+        self._views[view] = frame
+        if SparkEngine._asked is self:
+            frame.createOrReplaceTempView(view)
 
     def rows(self, sql: str) -> list[Row]:
         return [row.asDict() for row in self._frame(sql).collect()]
 
     def define(self, view: str, sql: str, *, keep: bool = False) -> None:
         frame = self._frame(sql)
-        self._views[view] = frame.persist() if keep else frame
+        self._name(view, frame.persist() if keep else frame)
 
     def values(self, view: str, column: str, values: Sequence[str]) -> None:
-        self._views[view] = self._spark.createDataFrame([(value,) for value in values], f"{column} string")
+        self._name(view, self._spark.createDataFrame([(value,) for value in values], f"{column} string"))
 
     def use(self, view: str, frame: DataFrame) -> None:
         """A view over any DataFrame."""
-        self._views[view] = frame
+        self._name(view, frame)
 
     def keep(self) -> None:
         """Hold the tables in memory while many questions are asked."""
         for name in TABLES:
-            self._views[name] = self._views[name].persist()
+            self._name(name, self._views[name].persist())
 
     def release(self) -> None:
         for name in TABLES:
