@@ -17,9 +17,9 @@ from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled
+from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged
 from brigade.stores.history import HistoryPart, Record
-from brigade.stores.postgres import history, inspect, queues
+from brigade.stores.postgres import bulk, history, inspect, queues, scan
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
@@ -462,6 +462,50 @@ class PostgresStore:
         orphans, expired = await self.link.run(lambda _: sweep_leftovers(held.id, held.policy, now))
         dropped = await tend_partitions(self.link, self.schema)
         return {"finished": 0, "decided": len(won.failures), "orphans": orphans, "expired": expired + dropped}
+
+    async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
+        held = await self._queue(queue)
+        part = self.ids.bits(62) + 1
+        now = await self.link.run(
+            lambda doubt: bulk.stage(queue, held.id, held.policy, part, messages, doubt=doubt), atomic=True
+        )
+        return Staged(len(messages), now, str(part).encode())
+
+    async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
+        held = await self._queue(queue)
+        token = self.ids.bits(62) + 1
+        published = await self.link.run(
+            lambda _: bulk.publish(
+                queue,
+                held.id,
+                job,
+                [int(one.detail) for one in staged],
+                count=sum(one.count for one in staged),
+                epoch=epoch or 0,
+                keep=epoch is not None,
+                token=token,
+                lifo=held.lifo,
+            ),
+            atomic=True,
+        )
+        held.forget()
+        held.wake()
+        if published.awaited:
+            self._tell(held.id)
+        return published.count
+
+    async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
+        await self.link.run(lambda _: bulk.discard([int(one.detail) for one in staged]))
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: scan.pieces(held.id, table, most, since))
+
+    async def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        held = await self._queue(queue)
+        block = await self.link.run(lambda _: scan.scan(queue, held.id, table, piece))
+        if block is not None:
+            yield block
 
     def requests(self) -> dict[str, int]:
         return dict(self.link.requests)
