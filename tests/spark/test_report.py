@@ -5,6 +5,8 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +98,16 @@ def test_the_page_needs_nothing_and_believes_nobody(tables: str) -> None:
     assert {"svg", "table", "figure"} <= read.seen
     assert not re.search(r"https?://|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
+
+
+def test_duckdb_needs_no_spark(tables: str) -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'pyarrow', 'pandas')))"
+    ask = (
+        "from brigade.spark.history.engines import DuckEngine; from brigade.spark.audit import audit; "
+        f"from brigade.spark.report import page, report; engine = DuckEngine({tables!r}); "
+        "page(report(engine)); assert audit(engine).holds"
+    )
+    subprocess.run([sys.executable, "-c", f"{blocked}; {ask}"], check=True, timeout=100)
 
 
 def test_a_chart_has_no_more_points_than_eyes_can_see() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brigade.errors import ConfigError
+from brigade.spark.history.columns import ATTEMPTS, MESSAGES
 from brigade.spark.history.folder import Folder
-from brigade.spark.history.rows import ATTEMPTS, MESSAGES
 from brigade.spark.history.state import load_state, read_kind
 from brigade.spark.history.tables import KEYS, TABLES, ddl, read_table
 from brigade.spark.history.upkeep import JOURNAL

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brigade.clock import SystemClock
+from brigade.spark.history.columns import ATTEMPTS, MESSAGES
 from brigade.spark.history.folder import Folder
 from brigade.spark.history.reading import Listed, everywhere, list_history, read_records
-from brigade.spark.history.rows import ATTEMPTS, MESSAGES
 from brigade.spark.history.state import State, load_state, save_state
 from brigade.spark.history.tables import KEYS, read_table
 from brigade.spark.history.upkeep import finish_compaction

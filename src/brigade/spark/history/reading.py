@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.spark.arrow import Batch
-from brigade.spark.history.rows import RECORDS, to_batch
+from brigade.spark.history.columns import RECORDS
+from brigade.spark.history.rows import to_batch
 from brigade.stores.history import HistoryPart, HistoryStore, Record
 
 if TYPE_CHECKING:

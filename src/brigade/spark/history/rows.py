@@ -1,7 +1,4 @@
-"""Records of history as Arrow batches, and the columns of the tables that are made of them.
-
-New columns go at the end of a table and may be null: tables that an older version wrote are read with nulls there.
-"""
+"""Records of history as Arrow batches."""
 
 from __future__ import annotations
 
@@ -12,75 +9,10 @@ from typing import Any
 import msgspec
 
 from brigade.spark.arrow import Batch, Schema, pa
+from brigade.spark.history.columns import LEASES, RECORDS
 from brigade.stores.history import Attempt, Record
 
-__all__ = ["ATTEMPTS", "LEASES", "MESSAGES", "RECORDS", "SCHEMA", "arrow_schema", "to_batch"]
-
-SCHEMA = 1
-"""The version of the tables. It grows when a reader of an older version would go wrong."""
-
-_LEASE = "struct<version:int,owner:string,claimed_at:timestamp,ended_at:timestamp,how:string,error:string>"
-LEASES = f"array<{_LEASE}>"
-MESSAGES: dict[str, str] = {
-    "ref": "string",
-    "id": "string",
-    "outcome": "string",
-    "reason": "string",
-    "error": "string",
-    "priority": "int",
-    "group_name": "string",
-    "lane": "string",
-    "ordering": "string",
-    "correlation_id": "string",
-    "content_type": "string",
-    "size": "bigint",
-    "attributes": "string",
-    "enqueued_at": "timestamp",
-    "due_at": "timestamp",
-    "started_at": "timestamp",
-    "finished_at": "timestamp",
-    "wait_ms": "bigint",
-    "run_ms": "bigint",
-    "total_ms": "bigint",
-    "attempts": "int",
-    "counted": "int",
-    "max_attempts": "int",
-    "worker": "string",
-    "result_size": "bigint",
-    "dead_letter_queue": "string",
-    "origin_queue": "string",
-    "origin_id": "string",
-    "segment": "string",
-    "place": "int",
-    "segment_size": "int",
-    "absent": "int",
-    "queue": "string",
-    "date": "date",
-}
-"""One row a message. `wait_ms`: due to first claim; `run_ms`: the last lease; `total_ms`: enqueued to finished.
-
-`segment_size` is how many messages were written together, `absent` how many of those left no record, being purged.
-"""
-
-ATTEMPTS: dict[str, str] = {
-    "ref": "string",
-    "id": "string",
-    "number": "int",
-    "version": "int",
-    "owner": "string",
-    "claimed_at": "timestamp",
-    "ended_at": "timestamp",
-    "how": "string",
-    "error": "string",
-    "held_ms": "bigint",
-    "outcome": "string",
-    "queue": "string",
-    "date": "date",
-}
-"""One row a lease. `how` is acked, nacked, released or expired."""
-
-RECORDS: dict[str, str] = {**MESSAGES, "result": "string", "leases": LEASES}
-"""What executors read: a message, its result as JSON, and its leases."""
+__all__ = ["arrow_schema", "to_batch"]
 
 _MOMENT: Any = pa.timestamp("us", "UTC")
 _json = msgspec.json.Encoder()

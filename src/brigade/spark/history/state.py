@@ -8,8 +8,8 @@ import msgspec
 
 from brigade.errors import ConfigError
 from brigade.ids import digest
+from brigade.spark.history.columns import SCHEMA
 from brigade.spark.history.folder import Folder
-from brigade.spark.history.rows import SCHEMA
 from brigade.stores.history import HistoryPart
 from brigade.stores.opening import parse_url
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from brigade.errors import ConfigError
+from brigade.spark.history.columns import ATTEMPTS, MESSAGES
 from brigade.spark.history.folder import Folder
-from brigade.spark.history.rows import ATTEMPTS, MESSAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
