@@ -39,7 +39,7 @@ from brigade.model import (
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
-from brigade.stores.bucket import admin, bulk, inspect, notes, scan, state
+from brigade.stores.bucket import admin, bulk, history, inspect, notes, scan, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -55,6 +55,7 @@ from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, write_token
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import BulkPart
+from brigade.stores.history import HistoryPart, Record
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -419,6 +420,12 @@ class BucketStore:
         if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
+
+    async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
+        return await self.run(history.list_parts(QueueKeys(queue), since))
+
+    async def read_history(self, part: HistoryPart) -> list[Record]:
+        return await self.run(history.read_part(self.env, part))
 
     async def forget(self, queue: str) -> None:
         held = await self._queue(queue)

@@ -641,6 +641,20 @@ FROM {schema}.history h
 WHERE h.id = %(id)s AND h.queue_id = %(queue)s
 ORDER BY h.finished_at DESC LIMIT 1;
 
+-- name: history_span
+-- Where a queue's history since a time lies: the first and the last id, how many, and when the last one ended.
+SELECT min(h.id), max(h.id), count(*), max(h.finished_at) FROM {schema}.history h
+WHERE h.queue_id = %(queue)s AND h.finished_at >= %(since)s;
+
+-- name: read_history
+-- A part of a queue's history: by id, and no older than that.
+SELECT h.id, h.finished_at, h.enqueued_at, h.due_at, h.claimed_at, h.size, h.attempts, h.max_attempts, h.version,
+       h.priority, h.outcome, h.owner, h.reason, h.error, h.dead_letter_queue, h.group_name, h.own_id, h.correlation_id,
+       h.content_type, h.attributes::text, h.failure::text, h.log::text, h.result::text,
+       CASE WHEN q.strict OR h.group_name IS NOT NULL THEN coalesce(h.group_name, '') END
+FROM {schema}.history h JOIN {schema}.queues q ON q.id = h.queue_id
+WHERE h.id BETWEEN %(low)s AND %(high)s AND h.queue_id = %(queue)s AND h.finished_at >= %(since)s;
+
 -- name: list_parked
 -- Parked failures, oldest first.
 SELECT id, payload, content_type, size, priority, correlation_id, own_id, attributes::text, group_name, failure::text

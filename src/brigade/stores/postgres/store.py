@@ -22,7 +22,8 @@ from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
 from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
-from brigade.stores.postgres import bulk, inspect, queues, scan
+from brigade.stores.history import HistoryPart, Record
+from brigade.stores.postgres import bulk, history, inspect, queues, scan
 from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Seal, Written, enqueue, find_batch, is_plain
@@ -34,7 +35,14 @@ from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
-from brigade.stores.postgres.sealing import open_block, open_messages, open_state, seal_change, seal_drafts
+from brigade.stores.postgres.sealing import (
+    open_block,
+    open_messages,
+    open_record,
+    open_state,
+    seal_change,
+    seal_drafts,
+)
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
@@ -548,6 +556,15 @@ class PostgresStore:
         held = await self._queue(message.queue)
         async for chunk in read_payload(self._run, held.id, message, self._fields):
             yield chunk
+
+    async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: history.list_parts(queue, held.id, since))
+
+    async def read_history(self, part: HistoryPart) -> list[Record]:
+        held = await self._queue(part.queue)
+        records = await self.link.run(lambda _: history.read_part(part, held.id))
+        return [open_record(self._fields, record) for record in records]
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
