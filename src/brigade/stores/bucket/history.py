@@ -22,7 +22,7 @@ from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corr
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
 
-__all__ = ["Attempt", "Record", "ended_since", "read_records", "records_of", "write_history"]
+__all__ = ["Attempt", "Record", "ended_since", "read_file", "read_records", "records_of", "write_history"]
 
 SKEW = 600_000
 OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
@@ -162,7 +162,7 @@ def ended_since(
         for item in page.items:
             if HistoryName.parse(item.key) is None:
                 continue
-            records = yield from _read_file(env, item.key)
+            records = yield from read_file(env, item.key)
             found.update((record.ref, record) for record in records if record.ref in refs)
             looked += 1
             if len(found) == len(refs) or looked == most_files:
@@ -172,7 +172,7 @@ def ended_since(
         after = page.items[-1].key
 
 
-def _read_file(env: Env, key: str) -> Proto[list[Record]]:
+def read_file(env: Env, key: str) -> Proto[list[Record]]:
     """A history file's records; none where it is gone, or damaged, which is told of once."""
     for again in (True, False):
         blob = yield from get(key)

@@ -62,11 +62,15 @@ Proto = Generator[Step, Any, T]
 
 @dataclass(slots=True)
 class Env:
-    """The world as a protocol function sees it: the store's time, unique names, and where damage is reported."""
+    """The world as a protocol function sees it: the store's time, unique names, and where damage is reported.
+
+    `conflicts` counts the writes that somebody else's came before.
+    """
 
     clock: Clock
     ids: Ids
     damaged: list[CorruptObject] = field(default_factory=list[CorruptObject])
+    conflicts: int = 0
 
     def now(self) -> int:
         return self.clock.now()
@@ -137,6 +141,7 @@ def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[st
         if current is not None and current.body == op.body:
             return current.etag
         if (current.etag if current else None) != expected:
+            env.conflicts += 1
             return Lost(current, in_doubt)
         if current is None and not retry_absent:
             return Lost(None, True)

@@ -36,7 +36,7 @@ from brigade.model import (
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
-from brigade.stores.bucket import admin, inspect, state
+from brigade.stores.bucket import admin, browse, inspect, records, state
 from brigade.stores.bucket.claim import claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -44,12 +44,15 @@ from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
+from brigade.stores.bucket.override import override
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.view import QueueView
+from brigade.stores.operating import Action, Match
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 __all__ = ["BucketStore"]
 
@@ -275,6 +278,39 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(inspect.failed(self.env, held.view, limit))
 
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        view = (await self._queue(queue)).view
+        return await self.run(browse.browse(self.env, view, match, limit=limit, most=most, after=after, held=held))
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        return await self.run(browse.story(self.env, (await self._queue(queue)).view, message_id))
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        return await self.run(browse.leases(self.env, (await self._queue(queue)).view, limit))
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        return await self.run(browse.groups(self.env, (await self._queue(queue)).view, limit))
+
+    def upkeep(self) -> Upkeep:
+        now = self.env.clock.monotonic()
+        swept = {name: now - held.swept_at for name, held in self._queues.items() if held.swept_at is not None}
+        return Upkeep(self.env.conflicts, swept)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        view = (await self._queue(queue)).view
+        return await self.run(records.tail(self.env, view, after, since_ms=since_ms, limit=limit))
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        return await self.run(records.outcomes(self.env, (await self._queue(queue)).view, days, sample))
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        held = await self._queue(queue)
+        count, changed = await self.run(override(self.env, held.view, ids, action))
+        for name in changed:
+            held.returned(name)
+        await self._finish_now(held)
+        return count
+
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
@@ -337,6 +373,7 @@ class BucketStore:
         held = await self._queue(queue)
         await self._finish_now(held)
         done = await self.run(sweep(self.env, held.view))
+        held.swept_at = self.env.clock.monotonic()
         self._tell_failures(held)
         await self._finish_now(held)
         return {

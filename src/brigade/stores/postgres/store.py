@@ -18,7 +18,8 @@ from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Settled
-from brigade.stores.postgres import inspect, queues
+from brigade.stores.operating import Action, Match
+from brigade.stores.postgres import inspect, operate, queues
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
@@ -33,6 +34,7 @@ from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome,
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
 from brigade.stores.postgres.wire import delivered, grants_of, kept
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 __all__ = ["PostgresStore"]
 
@@ -373,6 +375,44 @@ class PostgresStore:
         held = await self._queue(queue)
         return await self.link.run(lambda _: inspect.failed(queue, held.id, limit))
 
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        one = await self._queue(queue)
+        return await self.link.run(
+            lambda _: operate.browse(queue, one.id, match, limit=limit, most=most, after=after, only_held=held)
+        )
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.story(queue, held.id, message_id))
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.leases(held.id, limit))
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.groups(held.id, limit))
+
+    def upkeep(self) -> Upkeep:
+        now = self.clock.monotonic()
+        swept = {name: now - held.swept_at for name, held in self._queues.items() if held.swept_at is not None}
+        return Upkeep(self.link.conflicts, swept)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.tail(held.id, after, since_ms=since_ms, limit=limit))
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.outcomes(held.id, days, sample))
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        held = await self._queue(queue)
+        count = await self.link.run(lambda _: operate.override(held.id, ids, action, lifo=held.lifo), atomic=True)
+        if count and action != "discard":
+            self._back(held.id)
+        return count
+
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
@@ -452,6 +492,7 @@ class PostgresStore:
         now = self.clock.now()
         orphans, expired = await self.link.run(lambda _: sweep_leftovers(held.id, held.policy, now))
         dropped = await tend_partitions(self.link, self.schema)
+        held.swept_at = self.clock.monotonic()
         return {"finished": 0, "decided": len(won.failures), "orphans": orphans, "expired": expired + dropped}
 
     def requests(self) -> dict[str, int]:
