@@ -49,9 +49,10 @@ class Operator:
         after: str | None = None,
         look_at: int = LOOK_AT,
     ) -> Page:
-        """Messages that wait or are in flight: by state, age in seconds, attempts made, text in id or payload, or `match`.
+        """Messages that wait or are in flight: by state, age in seconds, attempts made, and text in id or payload.
 
-        A page costs a bounded number of requests: it ends after `limit` matches or about `look_at` messages.
+        `match` narrows further. A page costs a bounded number of requests: it ends after `limit` matches, or when
+        about `look_at` messages were looked at.
         """
         if state not in ("all", "ready", "delayed", "in_flight"):
             raise ConfigError(f"state is {state!r}; use all, ready, delayed or in_flight")

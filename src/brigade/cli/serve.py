@@ -30,6 +30,8 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, envvar="BRIGADE_GRACE", help="Seconds, at the end."
 )
+@click.option("--dashboard/--no-dashboard", default=True, envvar="BRIGADE_DASHBOARD", help="Pages at /. Default: yes.")
+@click.option("--redact", metavar="MODULE:FUNCTION", envvar="BRIGADE_REDACT", help="Hides parts of payloads on pages.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, envvar="BRIGADE_LOG_LEVEL")
 @json_option
 @click.pass_context
@@ -39,6 +41,8 @@ def serve(
     host: str,
     port: int,
     grace: float,
+    dashboard: bool,
+    redact: str | None,
     log_level: str,
     as_json: bool,
     **limits: Any,
@@ -73,6 +77,8 @@ def serve(
         port=port,
         grace=grace,
         limits=Limits(**given),
+        dashboard=dashboard,
+        redact=redact,
     )
 
     def ready(address: str) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
@@ -19,6 +19,9 @@ from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
 from brigade.server.service import Limits, Service
+
+if TYPE_CHECKING:
+    from brigade.server.dashboard.desk import Desk
 
 __all__ = ["ServerConfig", "Serving", "default_consumers", "serve"]
 
@@ -41,6 +44,8 @@ class ServerConfig:
     grace: float = 10.0
     limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    dashboard: bool = True
+    redact: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -81,6 +86,12 @@ class Serving:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._service: Service | None = None
+        self._desk: Desk | None = None
+
+    @property
+    def desk(self) -> Desk | None:
+        """The dashboard, where there is one."""
+        return self._desk
 
     @property
     def service(self) -> Service:
@@ -99,7 +110,10 @@ class Serving:
         try:
             await self._hub.open()
             self._service = Service(self._hub, self.config.limits)
-            app = make_app(self._service, hosts={*LOOPBACK, self.config.host.lower()})
+            hosts = {*LOOPBACK, self.config.host.lower()}
+            app = make_app(self._service, hosts=hosts)
+            if self.config.dashboard:
+                self._desk, app = _with_pages(app, self._service, self.config, hosts)
             self._server = _Server(_uvicorn_config(app, self.config))
             self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         except BaseException:
@@ -114,6 +128,8 @@ class Serving:
         assert self._task is not None
         assert self._socket is not None
         self.service.dispatcher.stop()
+        if self._desk is not None:
+            self._desk.stop()
         self._server.should_exit = True
         try:
             await self._task
@@ -126,6 +142,21 @@ class Serving:
         """Return if the server ends by itself, which it doesn't unless something is wrong."""
         assert self._task is not None
         await asyncio.shield(self._task)
+
+
+def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str]) -> tuple[Desk | None, Any]:
+    """The API with the dashboard beside it, where what that needs is installed."""
+    try:
+        from brigade.server.dashboard.app import make_dashboard, with_dashboard
+        from brigade.server.dashboard.desk import Desk
+        from brigade.server.dashboard.redaction import load_redaction
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        log.warning("there is no dashboard, since it needs %s: pip install 'bucket-brigade[dashboard]'", error.name)
+        return None, api
+    desk = Desk(service, redaction=load_redaction(config.redact))
+    return desk, with_dashboard(api, make_dashboard(desk, hosts))
 
 
 def _listen(host: str, port: int) -> socket.socket:

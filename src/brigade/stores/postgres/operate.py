@@ -187,7 +187,8 @@ def outcomes(queue_id: int, days: Sequence[str], sample: int) -> Steps[list[Day]
     made: list[Day] = []
     for day in days:
         params = {"queue": queue_id, "day": date.fromisoformat(day).toordinal() - EPOCH}
-        counts = (yield Ask("count_day", params))[0]
-        rows = (yield Ask("newest_of_day", {**params, "limit": sample})) if any(counts) else ()
-        made.append(Day(day, *counts, [_ended(queue_id, row) for row in rows]))
+        processed, failed, dead = (yield Ask("count_day", params))[0]
+        some = processed or failed or dead
+        rows = (yield Ask("newest_of_day", {**params, "limit": sample})) if some else ()
+        made.append(Day(day, processed, failed, dead, [_ended(queue_id, row) for row in rows]))
     return made
