@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import HTMLResponse, Response
 
 from brigade.server.dashboard.visit import Form, Visit
@@ -13,7 +15,7 @@ def confirm(visit: Visit, form: Form, *, title: str, text: str, button: str, can
     """The question, as a dialog where htmx asks and as a page otherwise; None where it was answered with yes."""
     if form.get("confirmed") == "yes":
         return None
-    values = {
+    values: dict[str, Any] = {
         "title": title,
         "text": text,
         "button": button,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from brigade.doctor import Report
@@ -37,10 +37,15 @@ def without_secrets(url: str) -> str:
 
 def hidden_options(options: dict[str, Any]) -> dict[str, str]:
     """Options with secrets hidden, also those inside other options."""
-    return {
-        name: "***" if _SECRET.search(name) else str(hidden_options(value)) if isinstance(value, dict) else repr(value)
-        for name, value in options.items()
-    }
+    shown: dict[str, str] = {}
+    for name, value in options.items():
+        if _SECRET.search(name):
+            shown[name] = "***"
+        elif isinstance(value, dict):
+            shown[name] = str(hidden_options(cast("dict[str, Any]", value)))
+        else:
+            shown[name] = repr(value)
+    return shown
 
 
 @dataclass(slots=True)

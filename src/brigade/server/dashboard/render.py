@@ -128,11 +128,15 @@ def spark(values: Sequence[float], width: int = 120, height: int = 24) -> str:
     """The points of a line through the values, for an SVG of that size; empty where there is nothing to show."""
     if len(values) < 2:
         return ""
-    top = max(values)
+    bottom, top = min(values), max(values)
     step = width / (len(values) - 1)
-    low, room = height - 2, height - 4
+    low, room = height - 3, height - 6
+    if top == bottom:
+        level = low if top == 0 else height / 2
+        return f"0.0,{level:.1f} {width:.1f},{level:.1f}"
+    bottom = min(bottom, top / 2)
     return " ".join(
-        f"{place * step:.1f},{low - (value / top * room if top else 0):.1f}" for place, value in enumerate(values)
+        f"{place * step:.1f},{low - (value - bottom) / (top - bottom) * room:.1f}" for place, value in enumerate(values)
     )
 
 

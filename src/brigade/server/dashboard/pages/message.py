@@ -86,7 +86,7 @@ async def message(visit: Visit) -> Response:
         else None,
         workflow=pretty(redact(state, queue=queue.name, kind="state"))[0] if state is not None else None,
         result=pretty(redact(info.result, queue=queue.name, kind="result"))[0] if info.result is not None else None,
-        error=redact(info.error, queue=queue.name, kind="error"),
+        error=redact(info.error or (info.failure and info.failure.error), queue=queue.name, kind="error"),
     )
 
 

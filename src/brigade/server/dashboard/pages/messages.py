@@ -33,7 +33,8 @@ class Filter:
 
     @classmethod
     def of(cls, fields: dict[str, str]) -> Filter:
-        state = next((one for one in STATES if one == fields.get("state")), "all")
+        wanted = fields.get("state", "all")
+        state = STATES[[*STATES].index(wanted)] if wanted in STATES else "all"
         numbers = {
             name: int(given) if (given := fields.get(name, "").strip()).isdecimal() and len(given) < 10 else 0
             for name in ("age", "attempts")
@@ -52,7 +53,11 @@ class Filter:
         options: dict[str, Any] = {"state": self.state, "older_than": float(self.age * 60), "attempts": self.attempts}
         if self.text and visit.desk.redaction:
             wanted = self.text.lower()
-            options["match"] = lambda info: wanted in _searched(visit, queue.name, info)
+
+            def match(info: MessageInfo) -> bool:
+                return wanted in _searched(visit, queue.name, info)
+
+            options["match"] = match
         elif self.text:
             options["text"] = self.text
         return options

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 
 from brigade.policy import encode_policy
 from brigade.server.dashboard.confirm import confirm
+from brigade.server.dashboard.render import age, size
 from brigade.server.dashboard.visit import Visit, queue_path
 
 __all__ = ["parts", "pause", "purge", "queue", "resume", "sweep"]
@@ -29,13 +30,25 @@ async def queue(visit: Visit) -> Response:
     )
 
 
-def _policy(policy: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
+_SECONDS = {"visibility_timeout", "execution_timeout", "ttl", "retention", "backoff.base", "backoff.maximum"}
+_BYTES = {"max_payload", "segment_bytes"}
+
+
+def _policy(policy: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Names and values for people."""
+    rows: list[tuple[str, str]] = []
     for name, value in policy.items():
+        full = f"{prefix}{name}"
         if isinstance(value, dict):
-            rows += _policy(value, f"{name}.")
+            rows += _policy(cast("dict[str, Any]", value), f"{name}.")
+        elif value is None:
+            rows.append((full, "–"))
+        elif full in _SECONDS:
+            rows.append((full, age(float(value)) if value else "0 s"))
+        elif full in _BYTES:
+            rows.append((full, size(value)))
         else:
-            rows.append((f"{prefix}{name}", value))
+            rows.append((full, str(value).lower() if isinstance(value, bool) else str(value)))
     return rows
 
 

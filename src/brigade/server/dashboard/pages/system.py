@@ -20,6 +20,14 @@ __all__ = ["doctor", "parts", "system"]
 
 TEMPLATE = "system.html"
 PARTS = "parts/system.html"
+LIMITS = {
+    "most_messages": "messages a request",
+    "most_listed": "messages a listing",
+    "most_wait": "longest wait, seconds",
+    "most_body": "bytes of JSON",
+    "most_stream": "bytes of a payload",
+    "most_consumers": "consumers that wait",
+}
 
 
 def _upkeep(visit: Visit) -> dict[str, Any]:
@@ -48,7 +56,7 @@ async def system(visit: Visit) -> Response:
         ("server", desk.service.name),
         ("version", __version__),
         ("python", platform.python_version()),
-        *((name.removeprefix("most_").replace("_", " "), f"{getattr(limits, name):,}") for name in limits.__slots__),
+        *((LIMITS.get(name, name), f"{getattr(limits, name):,}") for name in limits.__slots__),
         ("authentication", "tokens" if desk.access.required else "none"),
         ("redaction of payloads", "on" if desk.redaction else "off"),
     ]

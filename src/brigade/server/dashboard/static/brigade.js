@@ -87,7 +87,7 @@
     if (!(form instanceof HTMLFormElement) || !form.hasAttribute("data-ask") || !dialog) return;
     event.preventDefault();
     const submitter = event.submitter;
-    const answer = await fetch(submitter?.hasAttribute("formaction") ? submitter.formAction : form.action, {
+    const answer = await fetch(submitter?.getAttribute("formaction") ?? form.getAttribute("action"), {
       method: "POST",
       headers: { "HX-Request": "true", "Content-Type": "application/x-www-form-urlencoded" },
       body: new URLSearchParams(new FormData(form, submitter)),

@@ -19,6 +19,8 @@
   const seconds = (value) => value < 1 ? `${Math.round(value * 1000)} ms` : value < 120 ? `${+value.toFixed(1)} s` : `${+(value / 60).toFixed(1)} min`;
   const plain = (value) => value >= 1000 ? `${+(value / 1000).toFixed(1)}k` : `${+value.toFixed(2)}`;
 
+  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
   const data = (series) => ["time", ...series.map(([name]) => name)].map((name) => {
     const column = COLUMNS.indexOf(name);
     return rows.map((row) => row[column]);
@@ -35,7 +37,7 @@
         cursor: { drag: { x: false, y: false }, points: { show: false } },
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
         axes: [
-          { ...axis, space: 70, values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })) },
+          { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map(clock) },
           { ...axis, size: 52, space: 32, values: (_, ticks) => ticks.map((value) => timed ? seconds(value) : plain(value)) },
         ],
         series: [{}, ...series.map(([name, key]) => ({ label: name, stroke: colour(key), width: 1.5, spanGaps: true, points: { show: false } }))],
