@@ -63,7 +63,3 @@ def server_process(
     finally:
         process.kill()
         process.communicate()
-
-
-def store_url(kind: str, folder: Path, name: str) -> tuple[str, dict[str, Any]]:
-    return (f"memory://{name}", {}) if kind == "memory" else (f"file://{folder}/store", {"fsync": False})

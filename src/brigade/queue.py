@@ -29,7 +29,7 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import JoiningStore, Outgoing, PatientStore, Settled, Store
+from brigade.stores import JoiningStore, Outgoing, PatientStore, RepeatingStore, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -260,12 +260,21 @@ class AsyncQueue:
         answers = await self.settle_fully(settlements)
         return [answer if isinstance(answer, BrigadeError) else answer.lease or answer.state for answer in answers]
 
-    async def settle_fully(self, settlements: Iterable[Settlement]) -> list[Settled | BrigadeError]:
-        """`settle_each`, with all that the store says about each of them."""
+    async def settle_fully(
+        self, settlements: Iterable[Settlement], *, again: bool = False
+    ) -> list[Settled | BrigadeError]:
+        """`settle_each`, with all that the store says about each of them.
+
+        `again` says that they may have been settled before, in just this way, by a process that has died since.
+        """
         wanted = [_checked(settlement) for settlement in settlements]
         if not wanted:
             return []
-        answers = await self._store.settle(self.name, wanted)
+        store = self._store
+        if again and isinstance(store, RepeatingStore):
+            answers = await store.settle_again(self.name, wanted)
+        else:
+            answers = await store.settle(self.name, wanted)
         self._tell_settled(wanted, answers)
         return answers
 

@@ -13,13 +13,26 @@ from brigade.server.service import Limits
 from served import served
 
 
-@pytest.fixture
-def serving() -> Iterator[Serving]:
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Serving]:
     with served(f"memory://{uuid.uuid4().hex}", limits=Limits(most_consumers=512)) as one:
         yield one
 
 
 @pytest.fixture
+def serving(shared: Serving) -> Iterator[Serving]:
+    """The shared server, with no queue."""
+    yield shared
+    with connected(shared) as client:
+        for name in client.get("list").json()["queues"]:
+            assert client.post("delete", json={"queue": name}).status_code == 200
+
+
+@pytest.fixture
 def http(serving: Serving) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{serving.address}/v1/queue/", trust_env=False, timeout=50) as client:
+    with connected(serving) as client:
         yield client
+
+
+def connected(serving: Serving) -> httpx.Client:
+    return httpx.Client(base_url=f"{serving.address}/v1/queue/", trust_env=False, timeout=50)

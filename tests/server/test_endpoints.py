@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from typing import Any
 
 import httpx
 import pytest
 from http_helpers import held, take
+from prometheus_client.parser import text_string_to_metric_families
 
+from brigade.server.routes import ROUTES
 from brigade.server.serve import Serving
 
 
@@ -150,6 +154,35 @@ def test_health_and_readiness(http: httpx.Client, serving: Serving) -> None:
     assert http.get(f"{serving.address}/readyz").json() == {"status": "ready"}
 
 
+def test_metrics_are_told_in_the_words_of_prometheus(http: httpx.Client, serving: Serving) -> None:
+    http.post("enqueue", json={"queue": "tasks", "payload": 1})
+    http.post("ack", json=held(take(http)))
+    answer = http.get(f"{serving.address}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {family.name for family in text_string_to_metric_families(answer.text)}
+    assert {"brigade_server_consumers", "brigade_server_handed_out", "brigade_http_requests"} <= found
+    assert {"brigade_storage_requests", "brigade_messages_completed", "brigade_queue_messages"} <= found
+    assert 'brigade_http_requests_total{method="POST",path="/v1/queue/ack",status="200"}' in answer.text
+
+
+def test_the_api_describes_itself(http: httpx.Client, serving: Serving) -> None:
+    described = http.get(f"{serving.address}/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert {(path, method.upper()) for path, methods in described["paths"].items() for method in methods} == {
+        (route.path, route.method) for route in ROUTES
+    }
+    text = json.dumps(described)
+    for ref in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert ref in described["components"]["schemas"]
+
+
+def test_too_much_of_anything_is_refused(http: httpx.Client) -> None:
+    answer = http.get("list", headers={"X-Long": "x" * 40_000})
+    assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
+    answer = http.post("enqueue", content=b" " * (16 * 1024 * 1024 + 1))
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
 @pytest.mark.parametrize(
     "path, body, field",
     [
@@ -215,7 +248,21 @@ POSTS = [
         "release",
         "settle",
     ),
-    *("policy", "redrive", "purge", "pause", "resume", "delete", "sweep", "forget", "state"),
+    *(
+        "subscribe",
+        "subscribeWithState",
+        "credit",
+        "open",
+        "policy",
+        "redrive",
+        "purge",
+        "pause",
+        "resume",
+        "delete",
+        "sweep",
+        "forget",
+        "state",
+    ),
 ]
 
 
@@ -223,7 +270,10 @@ POSTS = [
 def test_hostile_bodies_never_break_the_server(http: httpx.Client, path: str) -> None:
     for body in HOSTILE:
         http.post("policy", json={"queue": "tasks"})
-        answer = http.post(path, content=body)
+        with http.stream("POST", path, content=body) as answer:
+            if answer.headers["content-type"] == "application/x-ndjson":
+                continue
+            answer.read()
         assert answer.status_code < 500, (body[:100], answer.text)
         if answer.status_code != 200:
             assert {"code", "message"} <= set(answer.json()), answer.text
@@ -259,3 +309,55 @@ def test_web_pages_are_kept_out(http: httpx.Client) -> None:
         answer = http.post("enqueue", json={"queue": "tasks", "payload": 1}, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
     assert http.get("list").json() == {"queues": []}
+
+
+def test_one_verb_settles_many(http: httpx.Client) -> None:
+    http.post("enqueue", json={"queue": "tasks", "messages": [{"payload": n} for n in range(4)]})
+    messages = http.post("dequeue", json={"queue": "tasks", "limit": 4}).json()["messages"]
+    keys = [{key: value for key, value in held(one).items() if key != "queue"} for one in messages]
+    answer = http.post("extend", json={"queue": "tasks", "settlements": keys, "seconds": 600})
+    assert all(
+        one["lease"]["expires_at_ms"] > messages[0]["lease"]["expires_at_ms"] for one in answer.json()["results"]
+    )
+    answer = http.post("nack", json={"queue": "tasks", "settlements": keys[:2], "delay": 600, "error": "no"})
+    assert [one["state"] for one in answer.json()["results"]] == ["ready", "ready"]
+    answer = http.post("ack", json={"queue": "tasks", "settlements": keys})
+    assert [one.get("state") for one in answer.json()["results"]] == [None, None, "succeeded", "succeeded"]
+    both = http.post("ack", json={"queue": "tasks", "settlements": keys, "id": "x", "token": "y"})
+    assert (both.status_code, both.json()["field"]) == (400, "id")
+
+
+def test_a_multipart_body_brings_its_payload(http: httpx.Client) -> None:
+    large = bytes(range(256)) * 4096
+    head = ("message", (None, '{"queue": "films", "priority": 2, "attributes": {"a": 1}}', "application/json"))
+    for payload in (large, b"", b"\r\n--", b"small"):
+        answer = http.post("enqueue", files=[head, ("payload", ("film.mp4", payload, "video/mp4"))])
+        assert answer.status_code == 200, answer.text
+        message = take(http, "films")
+        assert (message["size"], message["content_type"], message["priority"]) == (len(payload), "video/mp4", 2)
+        got = http.get("payload", params={"queue": "films", "ref": message["ref"]})
+        assert got.content == payload
+    for broken in (
+        [head],
+        [head, ("payload", (None, b"x")), ("payload", (None, b"y"))],
+        [("message", (None, "{}"))],
+    ):
+        answer = http.post("enqueue", files=broken)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
+    assert http.get("stats", params={"queue": "films"}).json()["ready"] == 0
+
+
+def test_a_correlation_id_goes_all_the_way_to_the_dead_letter(http: httpx.Client) -> None:
+    policy = {"failure": {"mode": "dead-letter", "dead_letter_queue": "letters"}}
+    http.post("policy", json={"queue": "tasks", "policy": policy})
+    answer = http.post("enqueue", json={"queue": "tasks", "payload": 1}, headers={"X-Correlation-Id": "order-7"})
+    assert answer.headers["X-Correlation-Id"] == answer.json()["correlation_id"] == "order-7"
+    answer = http.post("dequeueWithState", json={"queue": "tasks"})
+    (message,) = answer.json()["messages"]
+    assert answer.headers["X-Correlation-Id"] == message["correlation_id"] == "order-7"
+    known = held(message, correlation_id=message["correlation_id"])
+    for path, more in (("extend", {"seconds": 60}), ("nack", {"error": "no"})):
+        answer = http.post(path, json={**known, **more})
+        assert answer.headers["X-Correlation-Id"] == answer.json()["correlation_id"] == "order-7"
+    letter = take(http, "letters")
+    assert (letter["correlation_id"], letter["failure"]["id"]) == ("order-7", message["id"])

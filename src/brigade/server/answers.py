@@ -62,11 +62,15 @@ class Answers:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def unsure(self, key: str | None, retry_of: str | None) -> bool:
+        """Whether the first try of a request may have been carried out where or when nobody remembers it."""
+        if retry_of is None or (key is not None and key in self._kept):
+            return False
+        return retry_of != self._name or self._clock.monotonic() - self._forgot_at < self._keep
+
     def check_retry(self, key: str | None, retry_of: str | None) -> None:
         """Refuse to repeat what may have been done where or when nobody remembers it."""
-        if retry_of is None or (key is not None and key in self._kept):
-            return
-        if retry_of != self._name or self._clock.monotonic() - self._forgot_at < self._keep:
+        if self.unsure(key, retry_of):
             raise OutcomeUnknown(
                 "the first try of this request may have been carried out, but this server doesn't know; "
                 "look before you repeat it, or enqueue with an id of your own, which may be repeated safely"

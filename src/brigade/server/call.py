@@ -1,26 +1,31 @@
-"""One HTTP request as an endpoint sees it, and the way from an endpoint's answer or error to HTTP."""
+"""One HTTP request as a handler sees it, and the way from its answer or error to HTTP."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from brigade.errors import BrigadeError, ConfigError, PayloadTooLarge
+from brigade.errors import BrigadeError, ConfigError, PayloadTooLarge, PermissionDenied
+from brigade.queue import AsyncQueue
 from brigade.server.answers import Answer
+from brigade.server.gate import Caller, Over, Right
 from brigade.server.service import Service
 from brigade.stores.remote.faults import Throttled, fault_of
-from brigade.stores.remote.wire import CORRELATION, KEY, RETRY_OF, SERVER, Fault
+from brigade.stores.remote.wire import CORRELATION, KEY, RETRY_OF, SERVER, Fault, Load
 
 __all__ = [
     "Call",
     "Endpoint",
     "InvalidRequest",
+    "Route",
+    "Stream",
     "answer",
     "check_ref",
     "decode",
@@ -32,9 +37,13 @@ __all__ = [
 
 log = logging.getLogger("brigade.server")
 T = TypeVar("T")
-Handler = Callable[[Service, "Call"], Awaitable[Answer]]
+Stream = Callable[[Receive, Send], Awaitable[None]]
+"""An answer that sends itself, piece by piece."""
+
+Handler = Callable[[Service, "Call", Any], Awaitable[Answer | Stream]]
 
 MOST_DRAINED = 32 * 1024 * 1024
+BUSY = "as many requests are under way here as this server takes; come back later, or use more servers"
 _PATH = re.compile(r"`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(\w+) (?:is|must|has|takes?|cannot|needs)\b")
@@ -50,12 +59,34 @@ class InvalidRequest(ConfigError):
         self.field = field
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One method of one path: who may ask, what it takes and gives, and what carries it out.
+
+    One of `rights` is needed on what `over` says. `takes` is read from the query of a GET and from the body of a POST;
+    without it the handler reads the body itself and calls `Call.permit` before it does anything. `gives` is a type, or
+    several of which one is given.
+    """
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    rights: frozenset[Right] = frozenset()
+    over: Over = Over.QUEUE
+    takes: type[Any] | None = None
+    gives: Any = None
+    content: str = "application/json"
+
+
 class Call:
     """One request: its body within limits, its parameters, and the headers that mean something here."""
 
-    def __init__(self, request: Request, service: Service) -> None:
+    def __init__(self, request: Request, service: Service, route: Route) -> None:
         self._request = request
         self._service = service
+        self._caller: Caller | None = None
+        self.route = route
         self._stream: AsyncIterator[bytes] | None = None
         given = request.headers.get(CORRELATION, "").strip()
         self.given_correlation = given if _PLAIN.fullmatch(given) else None
@@ -63,8 +94,57 @@ class Call:
         key = request.headers.get(KEY)
         if key is not None and not _PLAIN.fullmatch(key):
             raise InvalidRequest(f"{KEY} must be 1 to 256 printable ASCII characters", KEY)
-        self.key = key
+        self._key = key
         self.retry_of = request.headers.get(RETRY_OF)
+
+    async def admit(self) -> None:
+        """Find out who asks. Where a route is over one queue, `permit` follows when its name is known."""
+        route = self.route
+        if route.over is Over.NOTHING:
+            return
+        self._caller = await self._service.gate.admit(self._request)
+        if route.over is Over.SOME and not self._caller.may_some(route.rights):
+            raise PermissionDenied(f"this needs the right to {_named(route.rights)} on some queue")
+        if route.over is Over.ALL and not self._caller.may_all(route.rights):
+            raise PermissionDenied(f"this needs the right to {_named(route.rights)} on every queue")
+
+    @property
+    def key(self) -> str | None:
+        """What this request is repeated under: a key means something to its own caller and path only."""
+        return None if self._key is None else self.key_of(self.route.path, self._key)
+
+    def key_of(self, path: str, key: str) -> str:
+        """What a request of this caller to that path is repeated under."""
+        return f"{self._caller and self._caller.name}\n{path}\n{key}"
+
+    def permit(self, queue: str) -> None:
+        """Go on only if the caller has a right of this route on the queue."""
+        if not self.may(queue):
+            raise PermissionDenied(f"this needs the right to {_named(self.route.rights)} on queue {queue[:120]!r}")
+
+    def may(self, queue: str, rights: frozenset[Right] | None = None) -> bool:
+        """Whether the caller has one of these rights, or of this route's, on a queue."""
+        assert self._caller is not None
+        return self._caller.may(self.route.rights if rights is None else rights, queue)
+
+    async def wanted(self) -> Any:
+        """What is asked for, as the route says, once the caller is seen to have the right to it."""
+        kind = self.route.takes
+        if kind is None:
+            return None
+        made = self.query(kind) if self.route.method == "GET" else await self.json(kind)
+        if self.route.over is Over.QUEUE:
+            for queue in _queues_of(made):
+                self.permit(queue)
+        return made
+
+    async def queue(self, name: str, *, create: bool = False) -> AsyncQueue:
+        """An open queue that the caller has a right to."""
+        self.permit(name)
+        return await self._service.queue(name, create=create)
+
+    def header(self, name: str) -> str | None:
+        return self._request.headers.get(name)
 
     @property
     def content_type(self) -> str:
@@ -126,6 +206,19 @@ class Call:
             raise _invalid(error) from None
 
 
+def _named(rights: frozenset[Right]) -> str:
+    return " or ".join(sorted(rights))
+
+
+def _queues_of(wanted: Any) -> list[str]:
+    """The queues that a request names."""
+    if isinstance(wanted, Load):
+        return sorted({grant.queue for grant in wanted.grants})
+    if wanted.queue is None:
+        raise InvalidRequest("queue is missing; name the queue that the message is from", "queue")
+    return [wanted.queue]
+
+
 def decode(body: bytes, kind: type[T]) -> T:
     """JSON as a value of this kind."""
     try:
@@ -174,20 +267,43 @@ def failed(error: BaseException, call_correlation: str) -> Answer:
 
 
 class Endpoint:
-    """An endpoint as an ASGI application: whatever happens inside, the client gets JSON."""
+    """A route as an ASGI application: the one way in. Whatever happens inside, the client gets JSON."""
 
-    def __init__(self, service: Service, handler: Handler) -> None:
+    def __init__(self, service: Service, route: Route) -> None:
         self._service = service
-        self._handler = handler
+        self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        service, route = self._service, self._route
+        clock, status = service.hub.clock, 0
+        start = clock.monotonic()
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        service.requests += 1
+        try:
+            if service.requests > service.limits.most_requests:
+                made = failed(Throttled(BUSY), "")
+                await send_answer(counted, made, headers_of(made, service, ""))
+            else:
+                await self._answer(scope, receive, counted)
+        finally:
+            service.requests -= 1
+            service.traffic[route.method, route.path, status] += 1
+            service.spent[route.path] += clock.monotonic() - start
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         correlation = ""
         call: Call | None = None
         try:
-            call = Call(request, self._service)
+            call = Call(Request(scope, receive), self._service, self._route)
             correlation = call.correlation
-            made = await self._handler(self._service, call)
+            await call.admit()
+            made = await self._route.handler(self._service, call, await call.wanted())
         except ClientDisconnect:
             return
         except Exception as error:
@@ -197,7 +313,10 @@ class Endpoint:
                     await call.drain()
             except (ClientDisconnect, RuntimeError):
                 return
-        await send_answer(send, made, headers_of(made, self._service, correlation))
+        if isinstance(made, Answer):
+            await send_answer(send, made, headers_of(made, self._service, correlation))
+        else:
+            await made(receive, send)
 
 
 def headers_of(made: Answer, service: Service, correlation: str) -> Mapping[str, str]:

@@ -1,18 +1,19 @@
 """The dispatcher: one per process. Consumers wait in line; one claim on the store serves many of them.
 
 Each queue has a line, first come first served. While consumers wait nobody asks the store but the line: it claims for
-all of them at once, hands out one message each in order of waiting, then fills up. When there is nothing it sleeps in
-the store's own `wait`. Where consumers come in numbers it claims ahead: whoever comes back gets the next message
-without a storage request of their own.
+all of them at once, each lease in its consumer's own name, one message each in order of waiting, then more. Whoever
+comes while a claim is under way is served by the next one. When there is nothing the line sleeps in the store's own
+`wait`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from brigade.clock import Clock
 from brigade.errors import BrigadeError, StoreUnavailable
 from brigade.model import Grant, Message, Release
-from brigade.stores import Store
+from brigade.stores import SharingStore, Store, Taker
 from brigade.stores.remote.faults import Throttled
 
 __all__ = ["Dispatcher", "Held"]
@@ -28,26 +29,18 @@ __all__ = ["Dispatcher", "Held"]
 log = logging.getLogger("brigade.server")
 
 MOST_CLAIMED = 10_000
-AHEAD_FROM = 8
-"""Consumers in line at once from which messages are claimed ahead."""
-
-AHEAD_FOR = 1.0
-"""Seconds that a message claimed ahead is kept for the next consumer, or a quarter of its lease if that is less."""
-
 FRESH = 1.0
 """Seconds for which somebody who joins a line that found nothing need not look again."""
 
-LONGEST_SLEEP = 60.0
-LOADS = 64
+LONGEST_SLEEP = 3600.0
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A claimed message on its way to a consumer, and the part of a grant that leases it, where that is known."""
+    """A claimed message on its way to a consumer, and the part of a grant that leases it."""
 
     message: Message
-    grant: Grant | None
-    visibility: float
+    grant: Grant
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +53,6 @@ class _Waiter:
     looked: bool = False
     busy: bool = False
     late: bool = False
-    got: list[Held] = field(default_factory=list[Held])
 
     @property
     def open(self) -> bool:
@@ -75,6 +67,9 @@ class Dispatcher:
         self.name = name
         self.most_consumers = most_consumers
         self.consumers = 0
+        self.handed_out = 0
+        self.given_back = 0
+        self.claims = 0
         self.closing = False
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,47 +78,62 @@ class Dispatcher:
     def clock(self) -> Clock:
         return self.store.clock
 
+    def waiting(self) -> dict[str, int]:
+        """How many consumers wait in which line."""
+        return {queue: len(line) for queue, line in self._lines.items()}
+
     async def take(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
         """Up to `limit` messages for one consumer. Cancelled, it gives back what it was handed."""
+        with self.seat():
+            return await self.take_seated(queue, limit=limit, owner=owner, visibility=visibility, wait=wait)
+
+    @contextlib.contextmanager
+    def seat(self) -> Generator[None, None, None]:
+        """A place for one consumer, while there are places."""
         if self.closing:
             raise StoreUnavailable("the server is shutting down; try another one, or again in a moment")
         if self.consumers >= self.most_consumers:
             raise Throttled(
                 f"{self.most_consumers} consumers wait on this server, which is the most it takes; "
-                "come back later, use more servers, or raise --max-consumers"
+                "come back later, use more servers, or raise --queue-max-consumers"
             )
+        self.consumers += 1
+        try:
+            yield
+        finally:
+            self.consumers -= 1
+
+    async def take_seated(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
+        """`take`, for a consumer that has a place already."""
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = _Line(self, queue)
         answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(limit, owner, visibility, answer, wait > 0)
-        self.consumers += 1
+        waiter = _Waiter(min(limit, MOST_CLAIMED), owner, visibility, answer, wait > 0)
         timer = asyncio.get_running_loop().call_later(wait, line.expire, waiter) if wait > 0 else None
         try:
             line.join(waiter)
-            return await answer
+            held = await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 self.give_back(queue, answer.result())
             raise
         finally:
-            self.consumers -= 1
             if timer is not None:
                 timer.cancel()
             line.leave(waiter)
+        self.handed_out += len(held)
+        return held
 
     def give_back(self, queue: str, held: Sequence[Held]) -> None:
-        """Nobody will get these: the next in line does, or they are released in the store at once."""
-        if not held:
-            return
-        line = self._lines.get(queue)
-        left = line.hand_over(held) if line is not None and not self.closing else list(held)
-        if left:
-            self.background(self.release(queue, left))
+        """Nobody will get these: they are released in the store at once, and the next in line may claim them."""
+        if held:
+            self.background(self.release(queue, held))
 
     async def release(self, queue: str, held: Iterable[Held]) -> None:
         """Release messages in the store. Where that fails their leases run out."""
         messages = [one.message for one in held]
+        self.given_back += len(messages)
         try:
             await self.store.settle(queue, [Release(message) for message in messages])
         except BrigadeError as error:
@@ -138,12 +148,6 @@ class Dispatcher:
         line = self._lines.get(queue)
         if line is not None:
             line.news()
-
-    async def drop_ahead(self, queue: str) -> None:
-        """Release what was claimed ahead: before a pause, a purge or anything that counts."""
-        line = self._lines.get(queue)
-        if line is not None and (left := line.take_ahead()):
-            await self.release(queue, left)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """See work through that nobody waits for."""
@@ -170,25 +174,22 @@ class Dispatcher:
 
 
 class _Line:
-    """The consumers that wait for one queue, and what was claimed ahead for them."""
+    """The consumers that wait for one queue."""
 
     def __init__(self, dispatcher: Dispatcher, queue: str) -> None:
         self.queue = queue
         self._dispatcher = dispatcher
         self._store = dispatcher.store
         self._waiters: deque[_Waiter] = deque()
-        self._ahead: deque[Held] = deque()
-        self._ahead_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._nudged = asyncio.Event()
         self._looked_at = float("-inf")
 
+    def __len__(self) -> int:
+        return len(self._waiters)
+
     def join(self, waiter: _Waiter) -> None:
         self._waiters.append(waiter)
-        if self._ahead:
-            self._keep_ahead(self._hand_out(self.take_ahead()), wanted_ahead=True)
-        if not waiter.open:
-            return
         recent = self._dispatcher.clock.monotonic() - self._looked_at < FRESH
         waiter.looked = waiter.patient and recent and self._asleep
         if not waiter.looked:
@@ -211,7 +212,7 @@ class _Line:
         """Its time is over. A claim that is under way for it may still bring something."""
         waiter.late = True
         if waiter.looked and not waiter.busy:
-            self._resolve(waiter)
+            self._resolve(waiter, [])
 
     def news(self) -> None:
         for waiter in self._waiters:
@@ -221,25 +222,12 @@ class _Line:
     def stop(self) -> None:
         for waiter in list(self._waiters):
             if not waiter.busy:
-                self._resolve(waiter)
+                self._resolve(waiter, [])
         self._nudged.set()
 
     async def ended(self) -> None:
         if self._task is not None:
             await self._task
-        if left := self.take_ahead():
-            await self._dispatcher.release(self.queue, left)
-
-    def hand_over(self, held: Sequence[Held]) -> list[Held]:
-        """Give messages to those who wait now; returns what nobody wanted, and what was held for too long."""
-        now = self._dispatcher.clock.now()
-        fresh = [one for one in held if one.message.lease.expires_at_ms - now >= one.visibility * 750]
-        return [one for one in held if one not in fresh] + self._hand_out(fresh)
-
-    def take_ahead(self) -> list[Held]:
-        held = list(self._ahead)
-        self._ahead.clear()
-        return held
 
     async def _run(self) -> None:
         try:
@@ -252,111 +240,99 @@ class _Line:
         except BrigadeError as error:
             self._fail(error)
         except Exception as error:
-            log.exception("the line of queue %s failed", self.queue)
-            self._fail(StoreUnavailable(f"claiming from queue {self.queue!r} failed: {type(error).__name__}"))
+            log.exception("the line of %s failed", self.queue)
+            self._fail(StoreUnavailable(f"the server failed to claim ({type(error).__name__}); its log says why"))
         finally:
             self._task = None
-            if self._waiters and any(waiter.open for waiter in self._waiters):
+            if any(waiter.open for waiter in self._waiters):
                 self._task = asyncio.get_running_loop().create_task(self._run())
-            elif not self._ahead:
+            else:
                 self._dispatcher.forget(self)
 
     async def _look(self, group: list[_Waiter]) -> None:
-        """One claim for all of these."""
+        """One claim for all of these, in order of waiting."""
+        group = _within(group)
         for waiter in group:
             waiter.busy = True
         self._nudged.clear()
-        wanted = sum(waiter.limit for waiter in group)
-        ahead = len(group) if len(group) >= AHEAD_FROM else 0
-        owners = {waiter.owner for waiter in group}
+        self._dispatcher.claims += 1
         try:
-            grants = await self._store.claim(
-                self.queue,
-                limit=min(wanted + ahead, MOST_CLAIMED),
-                owner=owners.pop() if len(owners) == 1 and not ahead else self._dispatcher.name,
-                visibility=group[0].visibility,
-            )
-            held = await self._load(grants, group[0].visibility)
+            shares = await self._claim(group)
+            loaded = await self._load(shares)
         finally:
             for waiter in group:
                 waiter.busy = False
         self._looked_at = self._dispatcher.clock.monotonic()
-        left = self._hand_out(held)
-        if not grants:
+        unwanted: list[Held] = []
+        for waiter, held in zip(group, loaded, strict=True):
+            if held and waiter.open:
+                self._resolve(waiter, held)
+            else:
+                unwanted += held
+        if unwanted:
+            self._dispatcher.give_back(self.queue, unwanted)
+        if not any(shares):
             for waiter in self._waiters:
                 waiter.looked = True
         for waiter in list(self._waiters):
             if waiter.looked and (waiter.late or not waiter.patient or self._dispatcher.closing):
-                self._resolve(waiter)
-        self._keep_ahead(left, wanted_ahead=bool(ahead))
+                self._resolve(waiter, [])
 
-    async def _load(self, grants: Sequence[Grant], visibility: float) -> list[Held]:
-        held: list[Held] = []
-        failures: list[BaseException] = []
-        for start in range(0, len(grants), LOADS):
-            some = grants[start : start + LOADS]
-            loads = await asyncio.gather(*(self._store.load([grant]) for grant in some), return_exceptions=True)
-            for grant, messages in zip(some, loads, strict=True):
-                if isinstance(messages, BaseException):
-                    failures.append(messages)
-                    continue
-                whole = len(messages) == len(grant.members)
-                for place, message in enumerate(messages):
-                    held.append(Held(message, _part(grant, place) if whole else None, visibility))
-        if failures and not held:
+    async def _claim(self, group: Sequence[_Waiter]) -> list[list[Grant]]:
+        visibility = group[0].visibility
+        if isinstance(self._store, SharingStore):
+            takers = [Taker(waiter.owner, waiter.limit) for waiter in group]
+            return await self._store.claim_for(self.queue, takers, visibility=visibility)
+        shares: list[list[Grant]] = []
+        for waiter in group:
+            grants: list[Grant] = []
+            if not shares or shares[-1]:
+                grants = await self._store.claim(
+                    self.queue, limit=waiter.limit, owner=waiter.owner, visibility=visibility
+                )
+            shares.append(grants)
+        return shares
+
+    async def _load(self, shares: Sequence[Sequence[Grant]]) -> list[list[Held]]:
+        """The messages of each share. What can't be read is left out, and its lease runs out."""
+        grants = [grant for share in shares for grant in share]
+        try:
+            messages = await self._store.load(grants) if grants else []
+        except BrigadeError:
+            messages = await self._load_each(grants)
+        parts = {
+            f"{grant.token}.{member}": (number, _part(grant, place))
+            for number, share in enumerate(shares)
+            for grant in share
+            for place, member in enumerate(grant.members)
+        }
+        loaded: list[list[Held]] = [[] for _ in shares]
+        for message in messages:
+            number, part = parts[message.lease.token]
+            loaded[number].append(Held(message, part))
+        return loaded
+
+    async def _load_each(self, grants: Sequence[Grant]) -> list[Message]:
+        messages: list[Message] = []
+        failures: list[BrigadeError] = []
+        for grant in grants:
+            try:
+                messages += await self._store.load([grant])
+            except BrigadeError as error:
+                failures.append(error)
+        if failures and not messages:
             raise failures[0]
         for failure in failures:
             log.warning(
                 "messages of %s were claimed but could not be read (%s); their leases run out", self.queue, failure
             )
-        return held
+        return messages
 
-    def _hand_out(self, held: list[Held]) -> list[Held]:
-        """One message each in order of waiting, then more in the same order; returns what is left.
-
-        A consumer gets only leases of the length it asked for.
-        """
-        left: list[Held] = []
-        for visibility in {one.visibility for one in held}:
-            rest = deque(one for one in held if one.visibility == visibility)
-            fitting = [waiter for waiter in self._waiters if waiter.open and waiter.visibility == visibility]
-            for waiter in fitting:
-                if rest:
-                    waiter.got.append(rest.popleft())
-            for waiter in fitting:
-                while rest and len(waiter.got) < waiter.limit:
-                    waiter.got.append(rest.popleft())
-            for waiter in fitting:
-                if waiter.got:
-                    self._resolve(waiter)
-            left += rest
-        return left
-
-    def _resolve(self, waiter: _Waiter) -> None:
+    def _resolve(self, waiter: _Waiter, held: list[Held]) -> None:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.open:
-            owned = [Held(_owned(one.message, waiter.owner), one.grant, one.visibility) for one in waiter.got]
-            waiter.answer.set_result(owned)
-
-    def _keep_ahead(self, left: list[Held], *, wanted_ahead: bool) -> None:
-        if not left:
-            return
-        if not wanted_ahead or self._dispatcher.closing:
-            self._dispatcher.background(self._dispatcher.release(self.queue, left))
-            return
-        self._ahead.extend(left)
-        if self._ahead_timer is None:
-            hold = min(AHEAD_FOR, left[0].visibility / 4)
-            self._ahead_timer = asyncio.get_running_loop().call_later(hold, self._ahead_is_old)
-
-    def _ahead_is_old(self) -> None:
-        self._ahead_timer = None
-        left = self.take_ahead()
-        if left:
-            self._dispatcher.background(self._dispatcher.release(self.queue, left))
-        if self._task is None:
-            self._dispatcher.forget(self)
+            waiter.answer.set_result(held)
 
     async def _sleep(self) -> None:
         """Until the store tells of something, or somebody here does."""
@@ -383,11 +359,15 @@ class _Line:
                 waiter.answer.set_exception(error)
 
 
-def _owned(message: Message, owner: str) -> Message:
-    """The message as its consumer sees it: leases that were won for many are theirs all the same."""
-    if message.lease.owner == owner:
-        return message
-    return replace(message, lease=replace(message.lease, owner=owner))
+def _within(group: Sequence[_Waiter]) -> list[_Waiter]:
+    """As many from the front as one claim can serve."""
+    total, served = 0, list[_Waiter]()
+    for waiter in group:
+        total += waiter.limit
+        if served and total > MOST_CLAIMED:
+            break
+        served.append(waiter)
+    return served
 
 
 def _part(grant: Grant, place: int) -> Grant:

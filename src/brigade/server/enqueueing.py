@@ -13,15 +13,16 @@ from brigade.model import Receipt
 from brigade.payload import NewMessage
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, answer, decode, failed
+from brigade.server.multipart import Multipart, is_multipart
 from brigade.server.service import Service
 from brigade.stores.remote.wire import FRAMES, Enqueue, Enqueued, NewBody
 
-__all__ = ["enqueue"]
+__all__ = ["EnqueueQuery", "enqueue"]
 
 MOST_CHUNK = 4 * 1024 * 1024
 
 
-class _Streamed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EnqueueQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The parameters of an enqueue whose body is the payload."""
 
     queue: str
@@ -36,13 +37,16 @@ class _Streamed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     create: bool = True
 
 
-async def enqueue(service: Service, call: Call) -> Answer:
+async def enqueue(service: Service, call: Call, _: None) -> Answer:
     """Add messages; the answer comes when they are durable."""
     if call.has_query:
         return await _body_is_payload(service, call)
     if call.content_type.partition(";")[0].strip().lower() == FRAMES:
         return await _framed(service, call)
+    if is_multipart(call.content_type):
+        return await _multipart(service, call)
     wanted = await call.json(Enqueue)
+    call.permit(wanted.queue)
     messages = _messages(service, call, wanted, ())
     service.answers.check_retry(call.key, call.retry_of)
 
@@ -57,7 +61,8 @@ async def enqueue(service: Service, call: Call) -> Answer:
 
 
 async def _body_is_payload(service: Service, call: Call) -> Answer:
-    given = call.query(_Streamed)
+    given = call.query(EnqueueQuery)
+    call.permit(given.queue)
     attributes = None if given.attributes is None else decode(given.attributes.encode(), dict[str, Any])
     message = NewMessage(
         payload=call.chunks(service.limits.most_stream),
@@ -82,10 +87,52 @@ async def _framed(service: Service, call: Call) -> Answer:
     frames = _Frames(call.chunks(service.limits.most_stream))
     head = await frames.piece(service.limits.most_body)
     wanted = decode(head, Enqueue)
+    call.permit(wanted.queue)
     count = sum(one.streamed for one in wanted.messages or [wanted])
     messages = _messages(service, call, wanted, [frames.payload(number) for number in range(count)])
     receipts = await _enqueue(service, wanted.queue, messages, create=False)
     return _answer(receipts, single=wanted.messages is None)
+
+
+async def _multipart(service: Service, call: Call) -> Answer:
+    """A part with JSON, then a part for each payload, of any size: the one message's, or those that are `streamed`."""
+    parts = Multipart(call.content_type, call.chunks(service.limits.most_stream))
+    if await parts.next() is None:
+        raise InvalidRequest("the multipart body has no parts; send the message as JSON, then its payload", "body")
+    head = bytearray()
+    async for chunk in parts.body():
+        head += chunk
+        if len(head) > service.limits.most_body:
+            raise InvalidRequest(f"the first part has more than {service.limits.most_body} bytes of JSON", "body")
+    wanted = decode(bytes(head), Enqueue)
+    call.permit(wanted.queue)
+    if wanted.messages is None:
+        wanted.streamed = True
+    streamed = [one for one in wanted.messages or [wanted] if one.streamed]
+    if len(streamed) > 1:
+        raise InvalidRequest("messages has several streamed payloads; send one in a request, the others inline", "body")
+    stream = _payload(parts, streamed[0]) if streamed else None
+    if stream is not None:
+        await _typed(parts, streamed[0])
+    messages = _messages(service, call, wanted, [] if stream is None else [stream])
+    receipts = await _enqueue(service, wanted.queue, messages, create=wanted.create)
+    return _answer(receipts, single=wanted.messages is None)
+
+
+async def _typed(parts: Multipart, body: NewBody) -> None:
+    """Go on to the part with a payload; its content type is the message's, where that has none of its own."""
+    headers = await parts.next()
+    if headers is None:
+        raise InvalidRequest("the multipart body ends before the payload; send a part for it", "body")
+    if body.content_type is None:
+        body.content_type = headers.get("content-type", "application/octet-stream")
+
+
+async def _payload(parts: Multipart, body: NewBody) -> AsyncIterator[bytes]:
+    async for chunk in parts.body():
+        yield chunk
+    if await parts.next() is not None:
+        raise InvalidRequest("the multipart body has more parts than payloads; send one for each", "body")
 
 
 async def _enqueue(service: Service, name: str, messages: list[NewMessage], *, create: bool) -> list[Receipt]:
@@ -93,7 +140,7 @@ async def _enqueue(service: Service, name: str, messages: list[NewMessage], *, c
         receipts = await (await service.queue(name, create=create)).enqueue_many(messages)
     except QueueNotFound:
         service.forget(name)
-        if not create:
+        if not create or any(isinstance(message.payload, AsyncIterator) for message in messages):
             raise
         receipts = await (await service.queue(name, create=True)).enqueue_many(messages)
     if any(not message.delay for message in messages):

@@ -18,6 +18,7 @@ import uvicorn
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
+from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Serving:
         try:
             await self._hub.open()
             self._service = Service(self._hub, self.config.limits)
+            count_from_now(self._service)
             hosts = {*LOOPBACK, self.config.host.lower()}
             app = make_app(self._service, hosts=hosts)
             if self.config.dashboard:
@@ -122,12 +124,16 @@ class Serving:
             raise
         return self
 
+    def stop(self) -> None:
+        """Take nobody in any more, and end what waits or streams. Called from any thread."""
+        self._hub.loop.call_soon_threadsafe(self.service.stop)
+
     async def __aexit__(self, *_: object) -> None:
         """Stop taking, let requests end, release what is undelivered."""
         assert self._server is not None
         assert self._task is not None
         assert self._socket is not None
-        self.service.dispatcher.stop()
+        self.service.stop()
         if self._desk is not None:
             self._desk.stop()
         self._server.should_exit = True

@@ -14,7 +14,18 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
-__all__ = ["Failed", "JoiningStore", "Outgoing", "PatientStore", "Settled", "Store"]
+__all__ = [
+    "Failed",
+    "JoiningStore",
+    "Outgoing",
+    "PatientStore",
+    "RepeatingStore",
+    "Settled",
+    "SharingStore",
+    "Store",
+    "Taker",
+    "seating",
+]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -153,6 +164,46 @@ class PatientStore(Protocol):
 
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
         """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
+        ...
+
+
+class Taker(msgspec.Struct, frozen=True):
+    """One of several who claim together."""
+
+    owner: str
+    limit: int
+
+
+def seating(takers: Sequence[Taker]) -> list[int]:
+    """Which taker gets the first message, the second, …: one each in order, then more in the same order."""
+    plan = list(range(len(takers)))
+    for number, taker in enumerate(takers):
+        plan += [number] * (taker.limit - 1)
+    return plan
+
+
+@runtime_checkable
+class SharingStore(Protocol):
+    """A store that can claim for several owners in one go."""
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        """`claim` for each of them, messages in the order of `seating`: the grants of each taker.
+
+        Every lease is its owner's, under a token that the tokens of the other takers don't tell.
+        """
+        ...
+
+
+@runtime_checkable
+class RepeatingStore(Protocol):
+    """A store that can tell whether a settlement was carried out before."""
+
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        """`settle` of what may have been settled before, by whoever died before they could say so.
+
+        A lease that ended in just this way, under this token and version, is no stale one: the answer is how the
+        message stands. That needs the lease's version, not only its token.
+        """
         ...
 
 

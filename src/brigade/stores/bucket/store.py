@@ -35,9 +35,9 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled
+from brigade.stores import Failed, Outgoing, Settled, Taker, seating
 from brigade.stores.bucket import admin, browse, inspect, records, state
-from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.claim import Seats, claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.finish import finish
@@ -46,7 +46,7 @@ from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.override import override
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
-from brigade.stores.bucket.settle import Change
+from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
@@ -146,6 +146,16 @@ class BucketStore:
         return list(await held.enqueues.submit(drafts))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        return await self._claim(queue, Seats([owner], [0] * limit), visibility)
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        seats = Seats([taker.owner for taker in takers], seating(takers))
+        shares: list[list[Grant]] = [[] for _ in takers]
+        for grant in await self._claim(queue, seats, visibility):
+            shares[seats.taker[grant.token]].append(grant)
+        return shares
+
+    async def _claim(self, queue: str, seats: Seats, visibility: float) -> list[Grant]:
         held = await self._queue(queue, refresh=True)
         self._sweep_sometimes(held)
         held.woken.clear()
@@ -153,10 +163,11 @@ class BucketStore:
             claim(
                 self.env,
                 held.view,
-                limit=limit,
-                owner=owner,
+                limit=len(seats.left),
+                owner=seats.owners[0],
                 visibility=visibility,
                 listing_ttl=self._blobs.listing_ttl,
+                seats=seats,
             )
         )
         if won and held.waiting:
@@ -212,6 +223,14 @@ class BucketStore:
             held.wake()
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        return await self._settle(queue, settlements, again=False)
+
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        return await self._settle(queue, settlements, again=True)
+
+    async def _settle(
+        self, queue: str, settlements: Sequence[Settlement], *, again: bool
+    ) -> list[Settled | BrigadeError]:
         held = await self._queue(queue)
         answers: list[Settled | BrigadeError] = [_NOT_SETTLED] * len(settlements)
         groups: dict[str, SettleGroup] = {}
@@ -233,7 +252,7 @@ class BucketStore:
                 if change.result is not None:
                     change = await self._shrink(held, message, change)
                 group.add(change, position)
-        await self._settle_groups(held, list(groups.values()), answers, settlements)
+        await self._settle_groups(held, list(groups.values()), answers, settlements, again=again)
         self._finish_soon(held)
         return answers
 
@@ -243,9 +262,11 @@ class BucketStore:
         groups: Sequence[SettleGroup],
         answers: list[Settled | BrigadeError],
         settlements: Sequence[Settlement],
+        *,
+        again: bool = False,
     ) -> None:
         """Each segment for itself: one that can't be written doesn't hide what became of the others."""
-        work = [self._settle_group(held, group, answers, settlements) for group in groups]
+        work = [self._settle_group(held, group, answers, settlements, tried=again) for group in groups]
         if len(work) == 1:
             await work[0]
             return
@@ -443,9 +464,14 @@ class BucketStore:
         group: SettleGroup,
         answers: list[Settled | BrigadeError],
         settlements: Sequence[Settlement],
+        *,
+        tried: bool = False,
     ) -> None:
         name = group.name
-        results = await held.settles(name).submit(group.changes)
+        if tried:
+            results = await self.run(settle(self.env, held.view, name, group.changes, tried=True))
+        else:
+            results = await held.settles(name).submit(group.changes)
         held.tidy(name)
         again = bool(name.lane)
         for change, positions, several in zip(group.changes, group.positions, results, strict=True):

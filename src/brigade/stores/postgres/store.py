@@ -17,9 +17,10 @@ from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled
+from brigade.stores import Failed, Outgoing, Settled, Taker, seating
 from brigade.stores.operating import Action, Match
 from brigade.stores.postgres import inspect, operate, queues
+from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
@@ -33,7 +34,7 @@ from brigade.stores.postgres.queries import Queries
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
-from brigade.stores.postgres.wire import delivered, grants_of, kept
+from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, place_of
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 __all__ = ["PostgresStore"]
@@ -47,7 +48,7 @@ LOOK_EVERY = 1.0
 
 FIRST_POLL, SAFETY_POLL = 0.1, 30.0
 EXPECT = 60.0
-MOST_CLAIMS_KEPT = 32
+MOST_CLAIMS_KEPT = 1024
 
 
 class PostgresStore:
@@ -155,27 +156,71 @@ class PostgresStore:
         return written.receipts
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        taken = await self._taken(queue, limit, owner, visibility)
+        if taken is None:
+            return []
+        held, token, messages, recovered = taken
+        self._keep(token, messages)
+        return grants_of(queue, held.id, token, messages, recovered)
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        """Claimed together, then shared out under the names and tokens of the takers, all with two statements."""
+        if len(takers) == 1:
+            only = takers[0]
+            return [await self.claim(queue, limit=only.limit, owner=only.owner, visibility=visibility)]
+        shares: list[list[Grant]] = [[] for _ in takers]
+        plan = seating(takers)
+        taken = await self._taken(queue, len(plan), takers[0].owner, visibility)
+        if taken is None:
+            return shares
+        held, token, messages, recovered = taken
+        parts: dict[int, list[Message]] = {}
+        for number, message in zip(plan, messages, strict=False):
+            parts.setdefault(number, []).append(message)
+        tokens = {number: self.ids.token() for number in parts}
+        params = {
+            "queue": held.id,
+            "token": token,
+            "ids": Numbers([place_of(message) for part in parts.values() for message in part]),
+            "tokens": Tokens([tokens[number] for number, part in parts.items() for _ in part]),
+            "owners": [kept(takers[number].owner) for number, part in parts.items() for _ in part],
+        }
+        rows = await self.link.run(lambda _: one(Ask("share_out", params)))
+        ours = {row[0] for row in rows}
+        for number, part in parts.items():
+            mine = [
+                owned(message, tokens[number], takers[number].owner) for message in part if place_of(message) in ours
+            ]
+            self._keep(tokens[number], mine)
+            shares[number] = grants_of(queue, held.id, tokens[number], mine, recovered)
+        return shares
+
+    def _keep(self, token: str, messages: list[Message]) -> None:
+        """What was read in claiming needs not be read again in loading."""
+        self._claimed[token] = messages
+        while len(self._claimed) > MOST_CLAIMS_KEPT:
+            self._claimed.popitem(last=False)
+
+    async def _taken(
+        self, queue: str, limit: int, owner: str, visibility: float
+    ) -> tuple[HeldQueue, str, list[Message], set[int]] | None:
         held = await self._queue(queue, refresh=True)
         self._sweep_sometimes(held)
         held.news = False
-        token = f"{self.ids.bits(128):032x}"
+        token = self.ids.token()
         taking = Taking(queue, held.id, held.lifo, token, kept(owner), to_ms(visibility))
         try:
             won = await self._claim(held, taking, limit)
         except QueueNotFound:
             await self._anew(held)
-            return []
+            return None
         self._tell_failures(won)
         if not won.rows:
-            return []
+            return None
         held.idle_polls = 0
         if held.waiting:
             held.wake()
-        messages = delivered(queue, held.id, token, won.rows, lifo=held.lifo)
-        self._claimed[token] = messages
-        while len(self._claimed) > MOST_CLAIMS_KEPT:
-            self._claimed.popitem(last=False)
-        return grants_of(queue, held.id, token, messages, won.recovered)
+        return held, token, delivered(queue, held.id, token, won.rows, lifo=held.lifo), won.recovered
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
         """Ready messages, from where the last claim stopped; all else now and then, or when that is not enough."""
@@ -310,6 +355,14 @@ class PostgresStore:
                 answers[place] = answer
         return [*answers]
 
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        held = await self._queue(queue)
+        answers, changes, places = self._changes(held, settlements)
+        if changes:
+            for place, answer in zip(places, await self._settle(held, changes, again=True), strict=True):
+                answers[place] = answer
+        return [*answers]
+
     def _changes(
         self, held: HeldQueue, settlements: Sequence[Settlement]
     ) -> tuple[list[Answer], list[Change], list[int]]:
@@ -327,10 +380,11 @@ class PostgresStore:
                 places.append(place)
         return answers, changes, places
 
-    async def _settle(self, held: HeldQueue, changes: list[Change]) -> Sequence[Answer]:
-        atomic = needs_transaction(changes)
+    async def _settle(self, held: HeldQueue, changes: list[Change], *, again: bool = False) -> Sequence[Answer]:
+        atomic = again or needs_transaction(changes)
         outcome: Outcome = await self.link.run(
-            lambda doubt: settle(held.id, changes, self.clock.now(), lifo=held.lifo, tried=doubt), atomic=atomic
+            lambda doubt: settle(held.id, changes, self.clock.now(), lifo=held.lifo, tried=doubt or again),
+            atomic=atomic,
         )
         if any(change.kind in ("release", "nack") for change in changes):
             held.forget()

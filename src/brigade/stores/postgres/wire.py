@@ -18,7 +18,9 @@ __all__ = [
     "grants_of",
     "kept",
     "live_info",
+    "owned",
     "parse_ref",
+    "place_of",
     "plain",
     "ref_of",
     "told_id",
@@ -134,6 +136,18 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
     return messages
 
 
+def place_of(message: Message) -> int:
+    """The number of a message in its table."""
+    return int(message.ref.rpartition("-")[2])
+
+
+def owned(message: Message, token: str, owner: str) -> Message:
+    """A claimed message whose lease went on to another owner."""
+    return msgspec.structs.replace(
+        message, lease=msgspec.structs.replace(message.lease, token=f"{token}.{place_of(message)}", owner=owner)
+    )
+
+
 def grants_of(queue: str, queue_id: int, token: str, messages: Sequence[Message], recovered: set[int]) -> list[Grant]:
     """What a claim returns: plain data, one grant for the messages whose leases have the same version."""
     by_version: dict[int, list[Message]] = {}
@@ -142,7 +156,7 @@ def grants_of(queue: str, queue_id: int, token: str, messages: Sequence[Message]
     grants: list[Grant] = []
     for version, members in by_version.items():
         first = members[0]
-        ids = [int(message.ref.rpartition("-")[2]) for message in members]
+        ids = [place_of(message) for message in members]
         grants.append(
             Grant(
                 queue,

@@ -71,7 +71,8 @@ class Client:
     ) -> T:
         """Change something under a key: repeated, it is carried out once.
 
-        With `once` a server that can't know whether it was carried out refuses; without it, doing it twice is harmless.
+        With `once` a server that can't know whether it was carried out refuses; without it, doing it twice is harmless,
+        or the store can tell.
         """
         content = msgspec.json.encode(body)
         return await self._again(
@@ -127,7 +128,7 @@ class Client:
             try:
                 return self._read(await self._request(method, path, headers, answering, **what), kind)
             except httpx.TransportError as error:
-                if once and not isinstance(error, httpx.ConnectError):
+                if key is not None and not isinstance(error, httpx.ConnectError):
                     headers.setdefault(RETRY_OF, self.server or "unknown")
                 if self._monotonic() + pause > end:
                     unknown = once and RETRY_OF in headers

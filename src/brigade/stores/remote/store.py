@@ -68,9 +68,11 @@ class RemoteStore:
             self.clock = SystemClock(offset)
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
-        wanted = None if policy is None else encode_policy(policy)
-        body = wire.OpenQueue(queue=name, policy=wanted, replace=replace, create=create)
-        found = await self._post("policy", body, wire.Policy)
+        if policy is None:
+            found = await self._post("open", wire.Opening(queue=name, create=create), wire.Policy)
+        else:
+            body = wire.OpenQueue(queue=name, policy=encode_policy(policy), replace=replace, create=create)
+            found = await self._post("policy", body, wire.Policy)
         stored = decode_policy(found.policy, source=f"the policy of queue {name!r}")
         self._policies[name] = stored
         return stored

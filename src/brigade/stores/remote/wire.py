@@ -13,14 +13,19 @@ from brigade.stores import Failed
 
 __all__ = [
     "CORRELATION",
+    "EVENTS",
     "FRAMES",
     "FRAME_SIZE",
     "KEY",
+    "NDJSON",
     "RETRY_OF",
     "SERVER",
     "Abandon",
+    "Abandoned",
     "Answered",
     "Count",
+    "Credit",
+    "Credited",
     "Delivered",
     "Dequeue",
     "Dequeued",
@@ -29,24 +34,34 @@ __all__ = [
     "Fault",
     "Found",
     "Info",
+    "Line",
+    "Listing",
     "Load",
     "Loaded",
     "Names",
     "NewBody",
+    "Nothing",
+    "One",
     "OpenQueue",
+    "Opening",
     "Parked",
     "Policy",
     "Purge",
     "QueueOnly",
     "Redrive",
+    "Ref",
     "SaveState",
     "SavedState",
+    "Settle",
     "SettleBatch",
     "SettleBody",
     "Settled",
     "StateValue",
+    "Status",
+    "Subscribe",
     "Swept",
     "Wait",
+    "Watch",
 ]
 
 CORRELATION = "X-Correlation-Id"
@@ -66,6 +81,11 @@ Each piece is preceded by its length, four bytes, big-endian; length 0 ends a pa
 """
 
 FRAME_SIZE = 256 * 1024
+
+NDJSON = "application/x-ndjson"
+"""A stream of JSON values, one a line."""
+
+EVENTS = "text/event-stream"
 
 Version = Annotated[int, Meta(ge=0, le=2**53)]
 Attempt = Annotated[int, Meta(ge=0, le=100_000)]
@@ -162,10 +182,56 @@ class Dequeued(msgspec.Struct, kw_only=True, omit_defaults=True):
     failed: list[Failed] = []
 
 
+class Subscribe(_Request):
+    """Messages as they come, up to `prefetch` of them unsettled at a time, and up to `limit` in all."""
+
+    queue: str
+    prefetch: int = 10
+    limit: int | None = None
+    owner: str | None = None
+    visibility: float | None = None
+
+
+class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of a stream: `subscribed`, `message`, `heartbeat`, `error`, or `end` with its reason."""
+
+    type: Literal["subscribed", "message", "heartbeat", "error", "end"]
+    subscription: str | None = None
+    message: Delivered | None = None
+    error: Fault | None = None
+    reason: str | None = None
+
+
+class Credit(_Request):
+    """Set how many messages of a stream may be unsettled at a time."""
+
+    queue: str
+    subscription: ShortText
+    prefetch: int
+
+
+class Credited(msgspec.Struct):
+    prefetch: int
+    unsettled: int
+
+
 class Abandon(_Request):
     """The answer to a dequeue with this key will not be read: give its messages back."""
 
     key: ShortText
+
+
+class Abandoned(msgspec.Struct):
+    abandoned: bool
+
+
+class Nothing(msgspec.Struct):
+    """It is done; there is nothing to tell."""
+
+
+class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
+    status: str
+    code: str | None = None
 
 
 class Load(_Request):
@@ -181,11 +247,9 @@ class Wait(_Request):
     seconds: float = 0.0
 
 
-class SettleBody(_Request):
-    """One settlement: the message as it was dequeued, and what becomes of it."""
+class _Outcome(_Request):
+    """What becomes of a message, and what is known of it from when it was dequeued."""
 
-    id: ShortText
-    token: ShortText
     op: Literal["ack", "nack", "extend", "release"] | None = None
     queue: str | None = None
     ref: ShortText | None = None
@@ -201,6 +265,21 @@ class SettleBody(_Request):
     intent: Literal["failure", "defer"] = "failure"
     reject: bool = False
     seconds: float | None = None
+
+
+class SettleBody(_Outcome, kw_only=True):
+    """One settlement: the message as it was dequeued, and what becomes of it."""
+
+    id: ShortText
+    token: ShortText
+
+
+class Settle(_Outcome, kw_only=True):
+    """One message, with its `id` and `token`, or many in `settlements`, which all get what is said here."""
+
+    id: ShortText | None = None
+    token: ShortText | None = None
+    settlements: list[SettleBody] | None = None
 
 
 class SettleBatch(_Request):
@@ -228,7 +307,35 @@ class QueueOnly(_Request):
     queue: str
 
 
+class Listing(QueueOnly):
+    limit: int = 10
+
+
+class One(QueueOnly):
+    id: ShortText
+
+
+class Ref(QueueOnly):
+    ref: ShortText
+
+
+class Watch(QueueOnly):
+    """Which events of a queue are wanted, by name, with commas between; and the last one that was seen."""
+
+    events: ShortText | None = None
+    last_event_id: ShortText | None = None
+
+
+class Opening(_Request):
+    """Open a queue as it is, or create it with the policy that queues have by default."""
+
+    queue: str
+    create: bool = True
+
+
 class OpenQueue(_Request):
+    """Create a queue with a policy, or replace the one it has."""
+
     queue: str
     policy: dict[str, Any] | None = None
     replace: bool = False

@@ -60,6 +60,7 @@ VERBS = (
     "redrive",
     "release",
     "settle",
+    "sharing",
     "state",
     "stats",
     "sync_api",
