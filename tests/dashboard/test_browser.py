@@ -336,8 +336,10 @@ def test_a_hidden_tab_costs_nothing(hub: Hub, serving: Serving, tab: Tab, name: 
     tab.open(f"/queues/{name}")
     assert serving.desk is not None
     assert serving.desk.watch.looking == 1
-    hide = "() => { Object.defineProperty(document, 'hidden', {value: true, configurable: true}); " \
+    hide = (
+        "() => { Object.defineProperty(document, 'hidden', {value: true, configurable: true}); "
         "document.dispatchEvent(new Event('visibilitychange')); }"
+    )
     tab.page.evaluate(hide)
     expect(tab.page.locator("#live")).to_have_text("asleep")
     for _ in range(600):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from starlette.requests import HTTPConnection
+from starlette.requests import Request
 
-__all__ = ["EVERYBODY", "Access", "Forbidden", "OpenAccess", "Visitor"]
+from brigade.errors import PermissionDenied
+from brigade.server.gate import Gate, OpenGate, Right
+
+__all__ = ["EVERYBODY", "Access", "Forbidden", "Visitor"]
 
 
 class Forbidden(Exception):
@@ -21,7 +23,6 @@ class Visitor:
 
     name: str
     allows: Callable[[str, str | None], bool]
-    signed_in: bool = False
 
     def may(self, verb: str, queue: str | None = None) -> bool:
         return self.allows(verb, queue)
@@ -33,23 +34,35 @@ class Visitor:
 
 
 EVERYBODY = Visitor("everybody", lambda _verb, _queue: True)
+RIGHTS = {
+    "read": frozenset((Right.READ,)),
+    "enqueue": frozenset((Right.ENQUEUE,)),
+    "admin": frozenset((Right.ADMIN,)),
+}
+"""What a visitor needs one of, for each verb of the pages."""
 
 
-class Access(Protocol):
-    """What tells who sent a request."""
+class Access:
+    """Asks the server's gate. A token comes in the session cookie, or as a bearer token from a program."""
 
-    required: bool
-    """Whether a token is needed at all; without, there is no login page."""
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.required = not isinstance(gate, OpenGate)
 
-    async def visitor(self, token: str | None, connection: HTTPConnection) -> Visitor | None:
-        """Who has this token, which came in the session cookie or as a bearer token; None where nobody has."""
-        ...
+    async def visitor(self, token: str | None, request: Request) -> Visitor | None:
+        """Who has this token; None where nobody has, or where it is good for nothing here."""
+        headers = [one for one in request.scope["headers"] if one[0] != b"authorization"]
+        if token is not None:
+            headers.append((b"authorization", f"Bearer {token}".encode("latin-1", "replace")))
+        try:
+            caller = await self._gate.admit(Request({**request.scope, "headers": headers}))
+        except PermissionDenied:
+            return None
+        if not caller.may_some(RIGHTS["read"]):
+            return None
 
+        def allows(verb: str, queue: str | None) -> bool:
+            rights = RIGHTS[verb]
+            return caller.may_all(rights) if queue is None else caller.may(rights, queue)
 
-class OpenAccess:
-    """A server without authentication: whoever reaches it may do everything."""
-
-    required = False
-
-    async def visitor(self, token: str | None, connection: HTTPConnection) -> Visitor | None:
-        return EVERYBODY
+        return Visitor(caller.name or "everybody", allows)

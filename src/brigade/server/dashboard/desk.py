@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from brigade.doctor import Report
 from brigade.hub import AsyncHub
-from brigade.server.dashboard.access import Access, OpenAccess
+from brigade.server.dashboard.access import Access
 from brigade.server.dashboard.jobs import Jobs
 from brigade.server.dashboard.redaction import Redaction
 from brigade.server.dashboard.render import Renderer
@@ -63,11 +63,11 @@ class Examination:
 class Desk:
     """One server's dashboard."""
 
-    def __init__(self, service: Service, *, redaction: Redaction | None = None, access: Access | None = None) -> None:
+    def __init__(self, service: Service, *, redaction: Redaction | None = None) -> None:
         self.service = service
         self.hub: AsyncHub = service.hub
         self.redaction = redaction or Redaction()
-        self.access: Access = access or OpenAccess()
+        self.access = Access(service.gate)
         self.watch = Watch(self.hub)
         self.jobs = Jobs(self.watch)
         self.render = Renderer()

@@ -31,6 +31,9 @@ BUSY = 4.0
 
 NAMES_EVERY = 3.0
 FRESH = 1.5
+AFTER_CHANGE = 2.0
+"""Seconds that a page waits for figures that show what its visitor has just done."""
+
 PRICED = ("s3", "az", "gs")
 
 
@@ -65,6 +68,7 @@ class Watch:
         self._figures: dict[str, Figures] = {}
         self._lookers: set[Looker] = set()
         self._spent: deque[tuple[float, dict[str, int]]] = deque(maxlen=120)
+        self._outdated: dict[str, int] = {}
         self._named_at = float("-inf")
         self._names_took = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -111,9 +115,12 @@ class Watch:
             at = min(ages) if self.names and len(ages) == len(self.names) else 0
         else:
             at = last.at if last else 0
-        if self._hub.clock.now() - at < max(FRESH, self.interval) * 1000:
+        changed = self._outdated.get(queue, 0) if queue is not None else 0
+        if at > changed and self._hub.clock.now() - at < max(FRESH, self.interval) * 1000:
             return
-        if self._polling is None or self._polling.done():
+        if changed >= at:
+            within = max(within, AFTER_CHANGE)
+        if self._polling is None or self._polling.done() or changed >= at:
             self._polling = asyncio.get_running_loop().create_task(
                 self._poll(everything=queue is None, queues={queue} if queue else set())
             )
@@ -133,8 +140,10 @@ class Watch:
         self._ticked.set()
         self._ticked = asyncio.Event()
 
-    def hurry(self) -> None:
-        """Somebody did something: look at once."""
+    def hurry(self, queue: str | None = None) -> None:
+        """Somebody did something: look at once, and show no page with older figures of that queue."""
+        if queue is not None:
+            self._outdated[queue] = self._hub.clock.now()
         self._hurried.set()
 
     def close(self) -> None:
@@ -208,6 +217,7 @@ class Watch:
         self._names_took = self._named_at - started
         for gone in self._figures.keys() - set(self.names):
             del self._figures[gone]
+        self._outdated = {name: at for name, at in self._outdated.items() if name in self._figures}
 
     async def _sample(self, name: str, *, details: bool) -> None:
         figures = self.figures(name)

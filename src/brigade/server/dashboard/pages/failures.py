@@ -190,7 +190,7 @@ async def delete(visit: Visit) -> Response:
     if letters is not None and count < len(ids):
         visit.visitor.need("admin", letters)
         count += await Operator(await visit.desk.service.queue(letters)).discard(ids)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(queue.name)
     return visit.back(here, "delete", count)
 
 

@@ -145,7 +145,7 @@ async def resend(visit: Visit) -> Response:
         visit.visitor.need("admin", queue.name)
         await operator.discard([info.id])
     visit.desk.service.dispatcher.news(queue.name)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(queue.name)
     return visit.back(queue_path(queue.name, "message", id=receipt.id), "resent")
 
 

@@ -155,7 +155,7 @@ async def act(visit: Visit, queue: AsyncQueue, operator: Operator, action: str, 
     count = await work(ids)
     if action != "delete":
         visit.desk.service.dispatcher.news(queue.name)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(queue.name)
     return count
 
 

@@ -62,8 +62,7 @@ async def pause(visit: Visit) -> Response:
     found = await visit.queue("admin")
     await visit.form()
     await found.pause()
-    await visit.desk.service.dispatcher.drop_ahead(found.name)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(found.name)
     return visit.back(queue_path(found.name), "paused")
 
 
@@ -72,7 +71,7 @@ async def resume(visit: Visit) -> Response:
     await visit.form()
     await found.resume()
     visit.desk.service.dispatcher.news(found.name)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(found.name)
     return visit.back(queue_path(found.name), "resumed")
 
 
@@ -93,10 +92,8 @@ async def purge(visit: Visit) -> Response:
     )
     if asked is not None:
         return asked
-    if not failed_only:
-        await visit.desk.service.dispatcher.drop_ahead(found.name)
     dropped = await found.purge(failed_only=failed_only)
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(found.name)
     return visit.back(queue_path(found.name), "purged", dropped)
 
 
@@ -104,5 +101,5 @@ async def sweep(visit: Visit) -> Response:
     found = await visit.queue("admin")
     await visit.form()
     done = await found.sweep()
-    visit.desk.watch.hurry()
+    visit.desk.watch.hurry(found.name)
     return visit.back("/system", "swept", sum(done.values()))
