@@ -107,7 +107,7 @@ class Watch:
             self._lookers.discard(looker)
             self._hurried.set()
 
-    async def glimpse(self, queue: str | None = None, *, within: float = 0.15) -> None:
+    async def glimpse(self, queue: str | None = None, *, within: float = 0.1) -> None:
         """Figures for a page: one poll if what is known is old. What takes longer comes with the stream."""
         last = self.figures(queue).last if queue is not None else None
         if queue is None:

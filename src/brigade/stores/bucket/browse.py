@@ -24,6 +24,9 @@ Match = Callable[[MessageInfo], bool]
 WIDTH = 32
 """Segments that are read at once."""
 
+MOST_SEGMENTS = 320
+"""Segments that are read for one page, however few messages they have."""
+
 LIVE = (READY, LEASED)
 
 
@@ -32,7 +35,7 @@ def browse(
 ) -> Proto[Page]:
     """Go through the segments by name, lanes last, from where the last page ended."""
     found: list[MessageInfo] = []
-    looked = 0
+    looked = opened = 0
     start, skip = _cursor(after)
     used = {item.key for item in (yield from list_all(view.keys.ledgers))}
     for prefix in (view.keys.segments, view.keys.lane_segments):
@@ -52,7 +55,8 @@ def browse(
                         found.append(info)
                     if len(found) == limit:
                         return Page(found, f"{view.keys.segment(name)}|{place + 1}", looked)
-            if looked >= most:
+            opened += len(chunk)
+            if looked >= most or opened >= MOST_SEGMENTS:
                 return Page(found, f"{view.keys.segment(chunk[-1])}|{chunk[-1].size}", looked)
         start, skip = "", 0
     return Page(found, None, looked)
@@ -72,8 +76,8 @@ def _names(view: QueueView, prefix: str, start: str, skip: int, most: int) -> Pr
         names.append(first)
         total += first.size
     after = start
-    while total < most:
-        page = yield from list_page(prefix, after)
+    while total < most and len(names) < MOST_SEGMENTS:
+        page = yield from list_page(prefix, after, MOST_SEGMENTS)
         for item in page.items:
             name = view.keys.parse(item.key) if item.size > VOID_SIZE else None
             if name is not None and total < most + WIDTH:

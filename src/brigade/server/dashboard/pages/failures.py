@@ -116,6 +116,7 @@ async def _rows(visit: Visit, queue: AsyncQueue) -> tuple[list[Row], bool]:
         page = await Operator(place).browse(
             match=lambda info, origin=origin: info.failure is not None and origin in (None, info.failure.queue),
             limit=LOOKED_AT,
+            look_at=LOOKED_AT if origin is None else 5 * LOOKED_AT,
         )
         rows += [row(one, one.id, True, one.failure) for one in page.messages if one.failure is not None]
         more = more or page.after is not None
