@@ -61,7 +61,7 @@ async def history(visit: Visit) -> Response:
         visit.visitor.need("read", chosen)
         queue = await visit.desk.service.queue(chosen)
         rows = _rows(await Operator(queue).outcomes(max(1, days), sample=SAMPLE))
-        newest = sorted((one for row in rows for one in row.day.sample), key=lambda one: -one.finished_at_ms)[:50]
+        newest = sorted((one for row in rows for one in row.day.sample), key=lambda one: -one.finished_at_ms)[:20]
     return visit.page(
         "history.html",
         names=names,

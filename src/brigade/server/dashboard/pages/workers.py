@@ -9,6 +9,7 @@ from starlette.responses import Response
 from brigade.errors import QueueNotFound
 from brigade.operator import Operator
 from brigade.server.dashboard.visit import Visit
+from brigade.survey import Held
 
 __all__ = ["parts", "workers"]
 
@@ -71,8 +72,9 @@ async def crew(visit: Visit) -> Crew:
             holder.longest_ms = max(holder.longest_ms, now - lease.claimed_at_ms)
             if lease.expires_at_ms <= now:
                 holder.expired += 1
-            beat = min(length - (lease.expires_at_ms - now) / 1000, (now - lease.claimed_at_ms) / 1000)
-            holder.heartbeat = max(0.0, beat if holder.heartbeat is None else min(holder.heartbeat, beat))
+            beat = _heartbeat(lease, length, now)
+            if beat is not None:
+                holder.heartbeat = beat if holder.heartbeat is None else min(holder.heartbeat, beat)
         for ended in tail.ended:
             if ended.attempts and ended.finished_at_ms >= now - SINCE * 1000:
                 holder = found.setdefault(ended.attempts[-1].owner, Holder(ended.attempts[-1].owner))
@@ -83,6 +85,12 @@ async def crew(visit: Visit) -> Crew:
                     holder.failed += 1
     holders = sorted(found.values(), key=lambda one: (-one.held, -one.finished, one.owner))
     return Crew(holders[:500], len(busy[:MOST_QUEUES]), len(busy) > MOST_QUEUES)
+
+
+def _heartbeat(lease: Held, length: float, now: int) -> float | None:
+    """Seconds since the lease was taken or last extended by the policy's length; None where it has another length."""
+    since = length - (lease.expires_at_ms - now) / 1000
+    return min(since, (now - lease.claimed_at_ms) / 1000) if since >= 0 else None
 
 
 def _active(visit: Visit, name: str) -> bool:

@@ -8,6 +8,7 @@
     run: [["run50", "c1"], ["run95", "c3"]],
   };
   const KEPT = 360;
+  const GAP = 90; // Seconds in which nobody looked: a line is not drawn across.
   const rows = [];
   let plots = [];
 
@@ -40,7 +41,7 @@
           { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map(clock) },
           { ...axis, size: 52, space: 32, values: (_, ticks) => ticks.map((value) => timed ? seconds(value) : plain(value)) },
         ],
-        series: [{}, ...series.map(([name, key]) => ({ label: name, stroke: colour(key), width: 1.5, spanGaps: true, points: { show: false } }))],
+        series: [{}, ...series.map(([name, key]) => ({ label: name, stroke: colour(key), width: 1.5, points: { show: false } }))],
       }, data(series), place);
       return { plot, series, place };
     });
@@ -50,7 +51,11 @@
   window.brigadeCharts = {
     add(more) {
       const newest = rows.length ? rows[rows.length - 1][0] : 0;
-      rows.push(...more.filter((row) => row[0] > newest));
+      for (const row of more.filter((one) => one[0] > newest)) {
+        const before = rows.length ? rows[rows.length - 1][0] : row[0];
+        if (row[0] - before > GAP) rows.push([before + 1, ...row.slice(1).map(() => null)]);
+        rows.push(row);
+      }
       rows.splice(0, Math.max(0, rows.length - KEPT));
       if (plots.length) refresh(); else if (rows.length) draw();
     },
