@@ -116,7 +116,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="max_headers", kind=int, help="Bytes of URL and headers.", default=32 * 1024, low=1024, high=60_000),
     Setting(name="max_requests", kind=int, help="Requests under way at once.", default=8192, low=1),
     Setting(name="dashboard", kind=bool, help="Serve pages for people at /.", default=True),
-    Setting(name="redact", kind=str, help="A function, module:function, that hides parts of payloads.", default=""),
+    Setting(name="redact", kind=str, help="A function, module:function, that hides parts of payloads."),
     Setting(name="grace", kind=float, help="Seconds for requests to end at the end.", default=10.0, low=0, high=3600),
     Setting(
         name="log_level",
