@@ -115,6 +115,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="max_stream", kind=int, help="Bytes of a streamed body.", default=1024 * MIB + 16 * MIB, low=1024),
     Setting(name="max_headers", kind=int, help="Bytes of URL and headers.", default=32 * 1024, low=1024, high=60_000),
     Setting(name="max_requests", kind=int, help="Requests under way at once.", default=8192, low=1),
+    Setting(name="dashboard", kind=bool, help="Serve pages for people at /.", default=True),
+    Setting(name="redact", kind=str, help="A function, module:function, that hides parts of payloads."),
     Setting(name="grace", kind=float, help="Seconds for requests to end at the end.", default=10.0, low=0, high=3600),
     Setting(name="auth", kind=str, help="tokens: ask for one.", default="none", choices=("none", "tokens")),
     Setting(name="tls_cert", kind=str, help="Serve https with this certificate, a PEM file."),

@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
@@ -23,6 +23,9 @@ from brigade.server.config import Settings, default_consumers
 from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
 from brigade.stores import Pace, PacedStore
+
+if TYPE_CHECKING:
+    from brigade.server.dashboard.desk import Desk
 
 __all__ = ["ServerConfig", "Serving", "serve"]
 
@@ -43,6 +46,8 @@ class ServerConfig:
     limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     pace: Pace = field(default_factory=Pace)
+    dashboard: bool = True
+    redact: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ServerConfig:
@@ -70,6 +75,8 @@ class ServerConfig:
                 most_requests=settings["max_requests"],
             ),
             options=settings.options,
+            dashboard=settings["dashboard"],
+            redact=settings["redact"] or None,
             pace=Pace(
                 poll=settings["queue_poll_interval"],
                 jitter=settings["queue_poll_jitter"],
@@ -125,6 +132,12 @@ class Serving:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._service: Service | None = None
+        self._desk: Desk | None = None
+
+    @property
+    def desk(self) -> Desk | None:
+        """The dashboard, where there is one."""
+        return self._desk
 
     @property
     def service(self) -> Service:
@@ -150,6 +163,8 @@ class Serving:
             count_from_now(self._service)
             hosts = None if self.config.authenticated else {*LOOPBACK, self.config.host.lower()}
             app = make_app(self._service, hosts=hosts)
+            if self.config.dashboard:
+                self._desk, app = _with_pages(app, self._service, self.config, hosts)
             self._server = _Server(_uvicorn_config(app, self.config))
             self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         except BaseException:
@@ -168,6 +183,8 @@ class Serving:
         assert self._task is not None
         assert self._socket is not None
         self.service.stop()
+        if self._desk is not None:
+            self._desk.stop()
         self._server.should_exit = True
         try:
             await self._task
@@ -180,6 +197,21 @@ class Serving:
         """Return if the server ends by itself, which it doesn't unless something is wrong."""
         assert self._task is not None
         await asyncio.shield(self._task)
+
+
+def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str] | None) -> tuple[Desk | None, Any]:
+    """The API with the dashboard beside it, where what that needs is installed."""
+    try:
+        from brigade.server.dashboard.app import make_dashboard, with_dashboard
+        from brigade.server.dashboard.desk import Desk
+        from brigade.server.dashboard.redaction import load_redaction
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        log.warning("there is no dashboard, since it needs %s: pip install 'bucket-brigade[dashboard]'", error.name)
+        return None, api
+    desk = Desk(service, redaction=load_redaction(config.redact))
+    return desk, with_dashboard(api, make_dashboard(desk, hosts))
 
 
 def _listen(host: str, port: int) -> socket.socket:

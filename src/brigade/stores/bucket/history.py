@@ -33,6 +33,7 @@ __all__ = [
     "list_parts",
     "opened",
     "read_file",
+    "read_opened",
     "read_part",
     "read_records",
     "records_of",
@@ -212,7 +213,12 @@ def list_parts(keys: QueueKeys, since: int) -> Proto[list[HistoryPart]]:
 
 def read_part(env: Env, part: HistoryPart) -> Proto[list[Record]]:
     """The records of one file of history; none where retention has taken it."""
-    return [opened(env.fields, record) for record in (yield from read_file(env, part.key))]
+    return (yield from read_opened(env, part.key))
+
+
+def read_opened(env: Env, key: str) -> Proto[list[Record]]:
+    """`read_file`, with what was sealed of its records."""
+    return [opened(env.fields, record) for record in (yield from read_file(env, key))]
 
 
 def ended_since(

@@ -39,7 +39,7 @@ from brigade.model import (
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
-from brigade.stores.bucket import admin, bulk, history, inspect, notes, scan, state
+from brigade.stores.bucket import admin, browse, bulk, history, inspect, notes, records, scan, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -47,6 +47,7 @@ from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_drafts, take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
+from brigade.stores.bucket.override import override
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
@@ -56,6 +57,8 @@ from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, w
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import BulkPart
 from brigade.stores.history import HistoryPart, Record
+from brigade.stores.operating import Action, Match
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -353,6 +356,39 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(inspect.failed(self.env, held.view, limit))
 
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        view = (await self._queue(queue)).view
+        return await self.run(browse.browse(self.env, view, match, limit=limit, most=most, after=after, held=held))
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        return await self.run(browse.story(self.env, (await self._queue(queue)).view, message_id))
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        return await self.run(browse.leases(self.env, (await self._queue(queue)).view, limit))
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        return await self.run(browse.groups(self.env, (await self._queue(queue)).view, limit))
+
+    def upkeep(self) -> Upkeep:
+        now = self.env.clock.monotonic()
+        swept = {name: now - held.swept_at for name, held in self._queues.items() if held.swept_at is not None}
+        return Upkeep(self.env.conflicts, swept)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        view = (await self._queue(queue)).view
+        return await self.run(records.tail(self.env, view, after, since_ms=since_ms, limit=limit))
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        return await self.run(records.outcomes(self.env, (await self._queue(queue)).view, days, sample))
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        held = await self._queue(queue)
+        count, changed = await self.run(override(self.env, held.view, ids, action))
+        for name in changed:
+            held.returned(name)
+        await self._finish_now(held)
+        return count
+
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
@@ -436,6 +472,7 @@ class BucketStore:
         held = await self._queue(queue)
         await self._finish_now(held)
         done = await self.run(sweep(self.env, held.view))
+        held.swept_at = self.env.clock.monotonic()
         self._tell_failures(held)
         await self._finish_now(held)
         return {

@@ -22,6 +22,7 @@ from brigade.stores import Block, Same
 from brigade.stores.history import Record
 from brigade.stores.postgres.enqueue import Draft
 from brigade.stores.postgres.settle import Change
+from brigade.survey import Attempt, Ended, Story
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Opened",
     "open_block",
+    "open_ended",
+    "open_error",
     "open_failed",
     "open_info",
     "open_messages",
     "open_record",
     "open_state",
+    "open_story",
     "seal_change",
     "seal_drafts",
 ]
@@ -99,6 +103,34 @@ def open_info(fields: Fields | None, info: MessageInfo, moved: bool) -> MessageI
         place = place_of("result", info.queue, info.ref)
         found = replace(found, result=_needed(fields, info.ref).open_json(found.result, place))
     return found
+
+
+def open_error(fields: Fields | None, queue: str, ref: str, text: str | None) -> str | None:
+    """Why an attempt failed. It is only looked at, so it may carry the place of any message."""
+    if text is None or not text.startswith(_SEALED_TEXT):
+        return text
+    return _needed(fields, ref).open_text(text, place_of("error", queue, ref), moved=True)
+
+
+def open_story(fields: Fields | None, story: Story) -> Story:
+    """A message's story, its errors opened."""
+    return Story(story.message, _open_attempts(fields, story.message.queue, story.message.ref, story.attempts))
+
+
+def open_ended(fields: Fields | None, queue: str, ended: Sequence[Ended]) -> list[Ended]:
+    """What has ended, its errors opened."""
+    return [
+        replace(
+            one,
+            attempts=_open_attempts(fields, queue, one.ref, one.attempts),
+            error=open_error(fields, queue, one.ref, one.error),
+        )
+        for one in ended
+    ]
+
+
+def _open_attempts(fields: Fields | None, queue: str, ref: str, attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [replace(one, error=open_error(fields, queue, ref, one.error)) if one.error else one for one in attempts]
 
 
 def open_failed(fields: Fields | None, message: FailedMessage) -> FailedMessage:
