@@ -19,6 +19,7 @@ from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
 from brigade.server.config import Settings, default_consumers
 from brigade.server.metrics import count_from_now
+from brigade.server.protocol import MOST_HEAD, protocol
 from brigade.server.service import Limits, Service
 from brigade.stores import Pace, PacedStore
 
@@ -189,6 +190,8 @@ def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
         log_level="warning",
         server_header=False,
         ws="none",
+        http=protocol(),
+        h11_max_incomplete_event_size=MOST_HEAD,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(config.grace)),
         backlog=BACKLOG,
