@@ -116,6 +116,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="max_headers", kind=int, help="Bytes of URL and headers.", default=32 * 1024, low=1024, high=60_000),
     Setting(name="max_requests", kind=int, help="Requests under way at once.", default=8192, low=1),
     Setting(name="grace", kind=float, help="Seconds for requests to end at the end.", default=10.0, low=0, high=3600),
+    Setting(name="auth", kind=str, help="tokens: ask for one.", default="none", choices=("none", "tokens")),
+    Setting(name="tls_cert", kind=str, help="Serve https with the certificate in this file (PEM)."),
+    Setting(name="tls_key", kind=str, help="Its key, unless it is in the same file."),
+    Setting(name="tls_client_ca", kind=str, help="Let in only clients with a certificate of it."),
     Setting(
         name="log_level",
         kind=str,
