@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from typing import Any
 
 import httpx
 import pytest
 from http_helpers import held, take
+from prometheus_client.parser import text_string_to_metric_families
 
+from brigade.server.routes import ROUTES
 from brigade.server.serve import Serving
 
 
@@ -148,6 +152,35 @@ def test_a_repeated_request_is_carried_out_once(http: httpx.Client) -> None:
 def test_health_and_readiness(http: httpx.Client, serving: Serving) -> None:
     assert http.get(f"{serving.address}/healthz").json() == {"status": "ok"}
     assert http.get(f"{serving.address}/readyz").json() == {"status": "ready"}
+
+
+def test_metrics_are_told_in_the_words_of_prometheus(http: httpx.Client, serving: Serving) -> None:
+    http.post("enqueue", json={"queue": "tasks", "payload": 1})
+    http.post("ack", json=held(take(http)))
+    answer = http.get(f"{serving.address}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {family.name for family in text_string_to_metric_families(answer.text)}
+    assert {"brigade_server_consumers", "brigade_server_handed_out", "brigade_http_requests"} <= found
+    assert {"brigade_storage_requests", "brigade_messages_completed", "brigade_queue_messages"} <= found
+    assert 'brigade_http_requests_total{method="POST",path="/v1/queue/ack",status="200"}' in answer.text
+
+
+def test_the_api_describes_itself(http: httpx.Client, serving: Serving) -> None:
+    described = http.get(f"{serving.address}/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert {(path, method.upper()) for path, methods in described["paths"].items() for method in methods} == {
+        (route.path, route.method) for route in ROUTES
+    }
+    text = json.dumps(described)
+    for ref in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert ref in described["components"]["schemas"]
+
+
+def test_too_much_of_anything_is_refused(http: httpx.Client) -> None:
+    answer = http.get("list", headers={"X-Long": "x" * 40_000})
+    assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
+    answer = http.post("enqueue", content=b" " * (16 * 1024 * 1024 + 1))
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize(

@@ -149,16 +149,16 @@ async def test_a_server_that_stops_ends_its_streams() -> None:
                 assert (line["type"], "shutting down" in line["reason"]) == ("end", True)
 
 
-@pytest.mark.parametrize(
-    "wanted, field",
-    [
-        ({"prefetch": 0}, "prefetch"),
-        ({"prefetch": 10**6}, "prefetch"),
-        ({"limit": 0}, "limit"),
-        ({"visibility": 0}, "visibility"),
-        ({"x": 1}, "x"),
-    ],
-)
+WRONG = [
+    ({"prefetch": 0}, "prefetch"),
+    ({"prefetch": 10**6}, "prefetch"),
+    ({"limit": 0}, "limit"),
+    ({"visibility": 0}, "visibility"),
+    ({"x": 1}, "x"),
+]
+
+
+@pytest.mark.parametrize("wanted, field", WRONG)
 async def test_a_wrong_subscription_is_refused(serving: Serving, wanted: Any, field: str) -> None:
     async with client(serving) as http:
         await http.post("open", json={"queue": "tasks"})

@@ -33,7 +33,7 @@ def make_app(service: Service, *, hosts: Iterable[str] | None = LOOPBACK, mounts
         by_path.setdefault(route.path, {})[route.method] = Endpoint(service, route)
     routes = [StarletteRoute(path, _Methods(made), methods=list(made)) for path, made in by_path.items()]
     app = Starlette(routes=[*routes, *mounts], exception_handlers={HTTPException: _http_error})
-    return _Guard(app, None if hosts is None else frozenset(hosts))
+    return _Guard(app, None if hosts is None else frozenset(hosts), service.limits.most_headers)
 
 
 class _Methods:
@@ -50,13 +50,19 @@ class _Methods:
 class _Guard:
     """Keeps other sites' pages out: they can reach a port on this machine, but send their Origin or another Host."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, most_headers: int) -> None:
         self._app = app
         self._hosts = hosts
+        self._most = most_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Request(scope).headers
+            size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+            if sum(len(name) + len(value) for name, value in scope["headers"]) + size > self._most:
+                text = f"the URL and the headers have more than {self._most} bytes; send less of them"
+                await JSONResponse({"code": "headers_too_large", "message": text}, 431)(scope, receive, send)
+                return
             if "origin" in headers and not _same(headers["origin"], headers.get("host", "")):
                 await _refuse("requests from web pages are not taken")(scope, receive, send)
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ Stream = Callable[[Receive, Send], Awaitable[None]]
 Handler = Callable[[Service, "Call", Any], Awaitable[Answer | Stream]]
 
 MOST_DRAINED = 32 * 1024 * 1024
+BUSY = "as many requests are under way here as this server takes; come back later, or use more servers"
 _PATH = re.compile(r"`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(\w+) (?:is|must|has|takes?|cannot|needs)\b")
@@ -63,7 +64,8 @@ class Route:
     """One method of one path: who may ask, what it takes and gives, and what carries it out.
 
     One of `rights` is needed on what `over` says. `takes` is read from the query of a GET and from the body of a POST;
-    without it the handler reads the body itself and calls `Call.permit` before it does anything.
+    without it the handler reads the body itself and calls `Call.permit` before it does anything. `gives` is a type, or
+    several of which one is given.
     """
 
     method: str
@@ -279,6 +281,29 @@ class Endpoint:
         self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, route = self._service, self._route
+        clock, status = service.hub.clock, 0
+        start = clock.monotonic()
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        service.requests += 1
+        try:
+            if service.requests > service.limits.most_requests:
+                made = failed(Throttled(BUSY), "")
+                await send_answer(counted, made, headers_of(made, service, ""))
+            else:
+                await self._answer(scope, receive, counted)
+        finally:
+            service.requests -= 1
+            service.traffic[route.method, route.path, status] += 1
+            service.spent[route.path] += clock.monotonic() - start
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         correlation = ""
         call: Call | None = None
         try:

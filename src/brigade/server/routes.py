@@ -6,7 +6,17 @@ from typing import Any
 
 from brigade.errors import BrigadeError
 from brigade.model import MessageInfo, Receipt, Stats
-from brigade.server import admin, dequeueing, enqueueing, payloads, settling, subscribing, watching
+from brigade.server import (
+    admin,
+    dequeueing,
+    enqueueing,
+    metrics,
+    openapi,
+    payloads,
+    settling,
+    subscribing,
+    watching,
+)
 from brigade.server.answers import Answer
 from brigade.server.call import Call, Handler, Route, answer
 from brigade.server.gate import ANY_RIGHT, Over, Right
@@ -76,6 +86,16 @@ def _open(path: str, handler: Handler, gives: Any, summary: str) -> Route:
 ROUTES: tuple[Route, ...] = (
     _open("/healthz", _healthz, wire.Status, "The process runs."),
     _open("/readyz", _readyz, wire.Status, "The store answers, and requests are taken."),
+    _open("/openapi.json", openapi.openapi, dict[str, Any], "This API, described in OpenAPI 3.1."),
+    Route(
+        method="GET",
+        path="/metrics",
+        summary="Counters and gauges for Prometheus.",
+        handler=metrics.metrics,
+        rights=READ,
+        over=Over.ALL,
+        content="text/plain",
+    ),
     Route(
         method="GET",
         path="/v1/info",
@@ -85,7 +105,7 @@ ROUTES: tuple[Route, ...] = (
         over=Over.CALLER,
         gives=wire.Info,
     ),
-    _post("enqueue", enqueueing.enqueue, ENQUEUE, None, Receipt | wire.Enqueued, "Add one message, or many."),
+    _post("enqueue", enqueueing.enqueue, ENQUEUE, None, (Receipt, wire.Enqueued), "Add one message, or many."),
     _post("dequeue", dequeueing.dequeue, CLAIM, wire.Dequeue, wire.Dequeued, "Claim messages, or wait for them."),
     _post(
         "dequeueWithState",
@@ -125,10 +145,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     _post("load", dequeueing.load, CLAIM, wire.Load, wire.Loaded, "The messages of grants."),
     _post("wait", dequeueing.wait, CLAIM, wire.Wait, wire.Nothing, "Wait until there may be something to claim."),
-    _post("ack", settling.ack, CLAIM, wire.Settle, wire.Settled | wire.Answered, "The work is done."),
-    _post("nack", settling.nack, CLAIM, wire.Settle, wire.Settled | wire.Answered, "The work failed, or is put off."),
-    _post("extend", settling.extend, CLAIM, wire.Settle, wire.Settled | wire.Answered, "Hold a message for longer."),
-    _post("release", settling.release, CLAIM, wire.Settle, wire.Settled | wire.Answered, "Give a message back."),
+    _post("ack", settling.ack, CLAIM, wire.Settle, (wire.Settled, wire.Answered), "The work is done."),
+    _post("nack", settling.nack, CLAIM, wire.Settle, (wire.Settled, wire.Answered), "The work failed, or is put off."),
+    _post("extend", settling.extend, CLAIM, wire.Settle, (wire.Settled, wire.Answered), "Hold a message for longer."),
+    _post("release", settling.release, CLAIM, wire.Settle, (wire.Settled, wire.Answered), "Give a message back."),
     _post("settle", settling.settle, CLAIM, wire.SettleBatch, wire.Answered, "Settle many messages, each its own way."),
     _get("payload", payloads.payload, HOLDING, wire.Ref, None, "The bytes of a payload.", content="*/*"),
     _get("watch", watching.watch, READ, wire.Watch, None, "Events, as they happen.", content=wire.EVENTS),

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -20,17 +19,15 @@ from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
 from brigade.server.auth.gate import gate_for
 from brigade.server.auth.tls import TLS
+from brigade.server.config import Settings, default_consumers
+from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
+from brigade.stores import Pace, PacedStore
 
-__all__ = ["ServerConfig", "Serving", "default_consumers", "serve"]
+__all__ = ["ServerConfig", "Serving", "serve"]
 
 log = logging.getLogger("brigade.server")
 BACKLOG = 2048
-
-
-def default_consumers() -> int:
-    """Consumers that may wait at once: 64 for each processor, from 128 to 4096."""
-    return min(4096, max(128, 64 * (os.cpu_count() or 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +42,41 @@ class ServerConfig:
     tls: TLS | None = None
     limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def of(cls, settings: Settings) -> ServerConfig:
+        """A server as its settings say."""
+        url: str = settings["url"]
+        watch = True
+        if url.startswith("memory:"):
+            watch = not settings["disable_mem_queue_watch"]
+        elif url.startswith("file:"):
+            watch = settings["disk_queue_watch"]
+        return cls(
+            url=url,
+            host=settings["host"],
+            port=settings["port"],
+            grace=settings["grace"],
+            auth=settings["auth"],
+            tls=TLS.of(settings["tls_cert"], settings["tls_key"], settings["tls_client_ca"]),
+            limits=Limits(
+                most_consumers=settings["queue_max_consumers"],
+                most_wait=settings["max_wait"],
+                most_messages=settings["max_batch"],
+                most_body=settings["max_body"],
+                most_stream=settings["max_stream"],
+                most_headers=settings["max_headers"],
+                most_requests=settings["max_requests"],
+            ),
+            options=settings.options,
+            pace=Pace(
+                poll=settings["queue_poll_interval"],
+                jitter=settings["queue_poll_jitter"],
+                safety=settings["queue_resilient_poll_interval"],
+                watch=watch,
+            ),
+        )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -111,8 +143,11 @@ class Serving:
         self._socket = _listen(self.config.host, self.config.port)
         try:
             await self._hub.open()
+            if isinstance(self._hub.store, PacedStore):
+                self._hub.store.pace = self.config.pace
             gate = await gate_for(self._hub, self.config.auth)
             self._service = Service(self._hub, self.config.limits, gate)
+            count_from_now(self._service)
             hosts = None if self.config.authenticated else {*LOOPBACK, self.config.host.lower()}
             app = make_app(self._service, hosts=hosts)
             self._server = _Server(_uvicorn_config(app, self.config))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from brigade.errors import ConfigError, QueueNotFound
 from brigade.hub import AsyncHub
@@ -16,6 +17,9 @@ from brigade.server.feed import Feed
 from brigade.server.gate import Gate, OpenGate
 from brigade.server.subscriptions import Subscriptions
 from brigade.stores import Failed
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 __all__ = ["Limits", "Service"]
 
@@ -34,6 +38,8 @@ class Limits:
     most_body: int = 16 * 1024 * 1024
     most_stream: int = 1024**3 + 16 * 1024 * 1024
     most_consumers: int = 512
+    most_headers: int = 32 * 1024
+    most_requests: int = 8192
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -53,6 +59,10 @@ class Service:
         self.dispatcher = Dispatcher(hub.store, name=self.name, most_consumers=limits.most_consumers)
         self.answers = Answers(self.name, hub.clock)
         self.subscriptions = Subscriptions()
+        self.registry: CollectorRegistry | None = None
+        self.traffic: Counter[tuple[str, str, int]] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.requests = 0
         self.feed = Feed(self.name)
         self.feed.clock = hub.clock
         hub.on("*", self.feed.tell)

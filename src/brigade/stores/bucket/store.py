@@ -38,7 +38,7 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled, Taker, seating
+from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
@@ -84,6 +84,7 @@ class BucketStore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._tokens: KnownTokens = {}
+        self.pace = Pace()
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -233,18 +234,25 @@ class BucketStore:
         """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
         held = await self._queue(queue)
         listening = held.listening
-        longest = SAFETY_POLL if held.watch(self._blobs) else self._blobs.poll_interval
+        pace = self.pace
+        poll = self._blobs.poll_interval if pace.poll is None else pace.poll
+        watching = pace.watch and held.watch(self._blobs)
+        longest = (SAFETY_POLL if pace.safety is None else pace.safety or FOREVER) if watching else poll
         if held.listening and not listening:
             held.view.stale()
             return
         view, now = held.view, self.env.now()
         if view.paused:
-            longest, soonest = min(longest, self._blobs.poll_interval), FOREVER
+            longest, soonest = min(longest, poll), FOREVER
         else:
             known = [one.next_at for one in (*view.ledgers.values(), *view.lanes.values())]
             soonest = min((at for at in (view.next_due, *known) if at > now), default=FOREVER)
         interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if view.has_lanes else 1))
-        interval *= (held.waiting + 1) * self.env.ids.uniform(0.8, 1.2)
+        interval *= held.waiting + 1
+        if pace.jitter is None:
+            interval *= self.env.ids.uniform(0.8, 1.2)
+        else:
+            interval += self.env.ids.uniform(0, pace.jitter) if not watching else 0
         timeout = min(seconds, (soonest - now) / 1000, interval)
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1

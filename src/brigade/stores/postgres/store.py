@@ -19,7 +19,7 @@ from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Settled, Taker, seating
+from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
 from brigade.stores.postgres import inspect, queues
 from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
@@ -74,6 +74,7 @@ class PostgresStore:
         self.ids = ids or Ids()
         self._own_clock = SystemClock()
         self.clock: Clock = clock or self._own_clock
+        self.pace = Pace()
         self.on_failure: Callable[[Failed], None] | None = None
         self._install = install
         self.link = Link(settings, Queries(schema), self.ids, size=pool_size)
@@ -371,7 +372,8 @@ class PostgresStore:
 
     def _interval(self, held: HeldQueue, now: float) -> float:
         """Seconds until the next poll, or until something is due before that."""
-        interval = min(FIRST_POLL * 2.0**held.idle_polls, SAFETY_POLL) * self.ids.uniform(0.8, 1.2)
+        safety = SAFETY_POLL if self.pace.safety is None else self.pace.safety or FOREVER
+        interval = min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
         outlook = held.outlook
         if outlook is None or outlook.paused or outlook.soonest == FOREVER:
             return interval
