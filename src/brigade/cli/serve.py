@@ -12,6 +12,7 @@ import click
 
 from brigade.cli.common import DEFAULT_URL, json_option, print_json, say
 from brigade.errors import ConfigError
+from brigade.stores.opening import shown_url
 
 __all__ = ["serve"]
 
@@ -30,6 +31,22 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, envvar="BRIGADE_GRACE", help="Seconds, at the end."
 )
+@click.option(
+    "--auth",
+    type=click.Choice(["none", "tokens"]),
+    default="none",
+    show_default=True,
+    envvar="BRIGADE_AUTH",
+    help="tokens: ask for one.",
+)
+@click.option("--tls-cert", metavar="FILE", envvar="BRIGADE_TLS_CERT", help="Serve https with this certificate (PEM).")
+@click.option("--tls-key", metavar="FILE", envvar="BRIGADE_TLS_KEY", help="Its key, unless it is in the same file.")
+@click.option(
+    "--tls-client-ca",
+    metavar="FILE",
+    envvar="BRIGADE_TLS_CLIENT_CA",
+    help="Let in only clients with a certificate of it.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, envvar="BRIGADE_LOG_LEVEL")
 @json_option
 @click.pass_context
@@ -39,25 +56,31 @@ def serve(
     host: str,
     port: int,
     grace: float,
+    auth: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
     log_level: str,
     as_json: bool,
     **limits: Any,
 ) -> None:
     """Serve the queues of a store over HTTP, to curl, to other languages, and to `--url http://HOST:PORT`.
 
-    It listens on this machine only: there is no authentication yet. The address is written to standard error, or with
-    --json to standard output, when connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with nothing,
-    requests end within --grace, and what nobody got is given back. A flag goes before its BRIGADE_ variable: --max-wait
-    before BRIGADE_MAX_WAIT.
+    Without --auth tokens or --tls-client-ca it listens on this machine only. The address is written to standard error,
+    or with --json to standard output, when connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with
+    nothing, requests end within --grace, and what nobody got is given back. A flag goes before its BRIGADE_ variable:
+    --max-wait before BRIGADE_MAX_WAIT.
 
     \b
     Examples:
       brigade serve --url file://./jobs
       curl -d '{"queue": "tasks", "payload": {"n": 1}}' localhost:8421/v1/queue/enqueue
       brigade stats --url http://localhost:8421
+      brigade serve --host 0.0.0.0 --auth tokens --tls-cert server.pem --tls-key server.key
     """
     try:
         from brigade.server import serve as serving
+        from brigade.server.auth.tls import TLS
         from brigade.server.service import Limits
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "httpx"):
@@ -72,15 +95,17 @@ def serve(
         host=host,
         port=port,
         grace=grace,
+        auth=auth,
+        tls=TLS.of(tls_cert, tls_key, tls_client_ca),
         limits=Limits(**given),
     )
 
     def ready(address: str) -> None:
         if as_json:
-            print_json({"url": config.url, "address": address})
+            print_json({"url": shown_url(config.url), "address": address})
             sys.stdout.flush()
         else:
-            say(f"serving {config.url} at {address}", err=True)
+            say(f"serving {shown_url(config.url)} at {address}", err=True)
 
     asyncio.run(serving.serve(config, ready=ready))
 

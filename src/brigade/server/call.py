@@ -261,6 +261,8 @@ def failed(error: BaseException, call_correlation: str) -> Answer:
     made = Answer(status, msgspec.json.encode(fault))
     if isinstance(error, Throttled):
         made.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    elif status == 401:
+        made.headers["WWW-Authenticate"] = 'Bearer realm="brigade"'
     elif status == 503:
         made.headers["Retry-After"] = "1"
     return made

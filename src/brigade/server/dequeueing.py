@@ -9,6 +9,7 @@ import msgspec
 from starlette.types import Receive, Send
 
 from brigade.checks import check_limit, seconds
+from brigade.crypto.places import crc_of
 from brigade.errors import ConfigError, QueueNotFound
 from brigade.model import JSON_TYPE, Message
 from brigade.names import check_owner
@@ -156,7 +157,7 @@ def to_wire(message: Message) -> Delivered:
         lease=message.lease,
         attributes=dict(message.attributes),
         group=message.group,
-        checksum=message.checksum,
+        checksum=crc_of(message.checksum),
         failure=message.failure,
     )
 
