@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 AZURITE := $(VENV)/azurite/.done
+AXE := $(VENV)/axe/.done
+CHROMIUM := $(VENV)/.chromium-done
 # The uv on PATH if it runs, otherwise one that pip puts into the virtual environment.
 UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
 
@@ -38,12 +40,12 @@ LOCK_ARGS ?=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) $(AZURITE) ## Create .venv with the pinned dependencies and this project
+setup: $(STAMP) $(AZURITE) $(AXE) $(CHROMIUM) ## Create .venv with the pinned dependencies and this project
 
 demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo
 
-test: lint $(AZURITE) ## Lint, then run the test suite
+test: lint $(AZURITE) $(AXE) $(CHROMIUM) ## Lint, then run the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
@@ -94,6 +96,20 @@ $(AZURITE): tests/azurite/package.json tests/azurite/package-lock.json | $(BIN)/
 	@mkdir -p $(@D) && cp tests/azurite/package.json tests/azurite/package-lock.json $(@D)
 	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ \
 		|| echo "azurite could not be installed: the tests on Azure's store are skipped"
+
+# The accessibility checker for the dashboard's pages; where it can't be had, those tests are skipped.
+$(AXE): tests/axe/package.json tests/axe/package-lock.json | $(BIN)/python
+	@mkdir -p $(@D) && cp tests/axe/package.json tests/axe/package-lock.json $(@D)
+	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ \
+		|| echo "axe-core could not be installed: the tests of accessibility are skipped"
+
+# The browser that the dashboard is tested in: Debian's, installed where there is none and we may.
+$(CHROMIUM): | $(BIN)/python
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null; \
+	then touch $@; \
+	else echo "chromium could not be installed: the tests in a browser are skipped; try apt-get install chromium"; fi
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " \

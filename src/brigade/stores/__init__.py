@@ -22,7 +22,10 @@ __all__ = [
     "Block",
     "Failed",
     "JoiningStore",
+    "NotingStore",
     "Outgoing",
+    "Pace",
+    "PacedStore",
     "PatientStore",
     "ProtectedStore",
     "RepeatingStore",
@@ -193,6 +196,26 @@ class Store(Protocol):
         ...
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How often a store is looked at while somebody waits, in seconds. None: as the store sees fit.
+
+    `poll` is between looks at a store that doesn't tell of changes, `jitter` comes on top of it by chance, `safety` is
+    between looks at one that does, 0 being never; without `watch` it is not asked to tell.
+    """
+
+    poll: float | None = None
+    jitter: float | None = None
+    safety: float | None = None
+    watch: bool = True
+
+
+@runtime_checkable
+class PacedStore(Protocol):
+    """A store that can be told how often to look."""
+
+    pace: Pace
+
+
 @runtime_checkable
 class PatientStore(Protocol):
     """A store that can wait for messages where they are kept, instead of being asked again and again."""
@@ -320,3 +343,19 @@ class ScanningStore(Protocol):
     def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
         """The rows of a piece. What ended since it was made is left out."""
         ...
+
+
+@runtime_checkable
+class NotingStore(Protocol):
+    """A store that keeps notes beside a queue: what a stream of Spark has leased, under a name of its own.
+
+    A note that is neither written anew nor dropped goes after a week.
+    """
+
+    async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
+        """Write a note unless there is one of that name; returns the one that is there."""
+        ...
+
+    async def read_note(self, queue: str, name: str) -> bytes | None: ...
+
+    async def drop_note(self, queue: str, name: str) -> None: ...

@@ -32,6 +32,7 @@ class HeldQueue:
         self.policy = QueuePolicy()
         self.policy_at = 0.0
         self.sweep_at: float | None = None
+        self.swept_at: float | None = None
         self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(lambda drafts: write(self, drafts))
         self.settles: GroupCommit[Change, Answer] = GroupCommit(lambda changes: settle(self, changes))
         self.outlook: Outlook | None = None

@@ -9,13 +9,14 @@ import msgspec
 
 from brigade.model import FailureInfo
 from brigade.stores import Block, Same, ScannedTable
+from brigade.stores.history import Attempt
 from brigade.stores.postgres.steps import Ask, Row, Steps
 from brigade.stores.postgres.wire import failed_message, live_info, plain, ref_of, told_id
 
 __all__ = ["Piece", "pieces", "scan"]
 
-ROWS = 20_000
-"""A piece has about so many rows, or fewer."""
+FEWEST, MOST = 2_000, 20_000
+"""A piece has about so many rows."""
 
 _EXTENTS: dict[ScannedTable, str] = {
     "messages": "extent",
@@ -23,17 +24,6 @@ _EXTENTS: dict[ScannedTable, str] = {
     "failed": "extent_parked",
     "history": "extent_ended",
 }
-
-
-class Attempt(msgspec.Struct, gc=False):
-    """One lease of a message: who held it, when, and how it ended."""
-
-    version: int
-    owner: str
-    claimed_at: int
-    ended_at: int
-    how: str
-    error: str | None = None
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -54,7 +44,7 @@ def pieces(queue_id: int, table: ScannedTable, most: int, since: int) -> Steps[l
     low, high, count = rows[0]
     if not count:
         return []
-    parts = min(max(most, -(-count // ROWS)), high - low + 1)
+    parts = max(min(most, -(-count // FEWEST)), -(-count // MOST))
     cuts = [low + (high + 1 - low) * place // parts for place in range(parts + 1)]
     return [msgspec.msgpack.encode(Piece(start, end, since)) for start, end in itertools.pairwise(cuts) if start < end]
 
