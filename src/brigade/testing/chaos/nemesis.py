@@ -47,9 +47,13 @@ class Nemesis:
         await asyncio.gather(*self._tasks)
 
     def _deck(self) -> list[str]:
-        """A kill and a freeze for each thing that is done to the store."""
+        """One thing done to a server, which is away then, two of each other kind, and many kills and freezes."""
         breaks = list(self._arena.breaks)
-        deck = [*breaks, *["kill", "freeze"] * max(2, len(breaks))]
+        servers = [kind for kind in breaks if kind.startswith("server")]
+        deck = [kind for kind in breaks if kind not in servers] * 2
+        if servers:
+            deck.append(self._rng.choice(servers))
+        deck += ["kill", "freeze"] * max(3, len(deck))
         if not self._arena.keeps_own_time:
             deck += ["skewed clock"] * 2
         self._rng.shuffle(deck)

@@ -15,9 +15,9 @@ from brigade.testing.chaos.run import CREW, SLACK, Report, Say, conclude, set_up
 __all__ = ["Growth", "SoakReport", "growth", "soak"]
 
 MIB = 1 << 20
-FLAT = 8 * MIB
-SHARE = 0.10
-"""Memory is flat if it grew over the second half by less than both a tenth and these bytes, whichever is more."""
+FLAT = 4 * MIB
+SHARE = 0.05
+"""Memory is flat if it grew over the second half by less than these bytes, or than this share if that is more."""
 
 
 class Growth(msgspec.Struct, frozen=True):

@@ -68,10 +68,15 @@ class Seaweed:
             return False
         return True
 
-    def halt(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End it: by SIGKILL as a crash would, by SIGTERM in good order."""
+    def signal(self, number: signal.Signals) -> None:
+        """Such as SIGSTOP and SIGCONT."""
         if self._process is not None:
-            self._process.send_signal(how)
+            self._process.send_signal(number)
+
+    def halt(self) -> None:
+        """End it as a crash would. Asked to end in good order it takes half a minute."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
             self._process.wait()
 
 

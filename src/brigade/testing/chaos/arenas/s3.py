@@ -75,8 +75,8 @@ class S3Arena:
         return {
             "storm on the wire": lambda rng: self._weather(STORM, rng),
             "slow wire": lambda rng: self._weather(SLOW, rng),
-            "server killed and started": lambda rng: self._restart(signal.SIGKILL, rng),
-            "server stopped and started": lambda rng: self._restart(signal.SIGTERM, rng),
+            "server killed and started": self._restart,
+            "server frozen": self._freeze,
         }
 
     async def _weather(self, weather: Weather, rng: random.Random) -> None:
@@ -85,8 +85,14 @@ class S3Arena:
         await asyncio.sleep(rng.uniform(2, 6))
         self._proxy.decide = None
 
-    async def _restart(self, how: signal.Signals, rng: random.Random) -> None:
-        self._server.halt(how)
+    async def _freeze(self, rng: random.Random) -> None:
+        """What was asked of it meanwhile is done afterwards, or not at all."""
+        self._server.signal(signal.SIGSTOP)
+        await asyncio.sleep(rng.uniform(1, 4))
+        self._server.signal(signal.SIGCONT)
+
+    async def _restart(self, rng: random.Random) -> None:
+        self._server.halt()
         await asyncio.sleep(rng.uniform(0, 2))
         self._server.resume()
         end = time.monotonic() + UP_WITHIN
