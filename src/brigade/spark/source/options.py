@@ -19,6 +19,8 @@ __all__ = ["Place", "Settings"]
 
 T = TypeVar("T")
 _STORE = "store."
+FEW = "2"
+"""Connections to a database that each task opens: there are many tasks."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -80,7 +82,9 @@ class Settings:
         """The store. Its own options stand in the URL's query, or here as `store.<name>`."""
         url = self.needed("url", "s3://bucket/prefix")
         options = {name[len(_STORE) :]: value for name, value in self._given.items() if name.startswith(_STORE)}
-        scheme, _, _ = parse_url(url, dict(options))
+        scheme, _, given = parse_url(url, dict(options))
+        if scheme in ("postgres", "postgresql") and "pool_size" not in given:
+            options["pool_size"] = FEW
         if scheme == "memory":
             raise ConfigError("memory:// lives in one process; Spark works in several: use file://, s3:// or another")
         if scheme == "file":
