@@ -16,6 +16,7 @@ from brigade.policy import QueuePolicy
 
 __all__ = [
     "Block",
+    "ChoosingStore",
     "Failed",
     "JoiningStore",
     "Outgoing",
@@ -179,6 +180,19 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what is under way, then let go."""
+        ...
+
+
+@runtime_checkable
+class ChoosingStore(Protocol):
+    """A store that can get at messages that somebody has chosen, wherever they are in line."""
+
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        """Lease these very messages, due or not; what is leased, has ended or lies in a lane is left out."""
+        ...
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        """Give waiting messages another priority; returns how many. What lies in a lane has none to give."""
         ...
 
 

@@ -33,7 +33,7 @@ from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["Loaded", "claim", "load", "refresh"]
+__all__ = ["Loaded", "claim", "claim_places", "load", "refresh"]
 
 WIDTH = 16
 SPREAD = 8
@@ -273,8 +273,31 @@ class _Turn:
         return count
 
 
+def claim_places(
+    env: Env, view: QueueView, chosen: Mapping[SegmentName, Sequence[int]], owner: str, visibility: float
+) -> Proto[list[Grant]]:
+    """Lease these very messages, due or not; what is leased by others, has ended or lies in a lane is left out."""
+    lease = to_ms(visibility)
+    answers = yield from side_by_side(
+        [
+            _claim_segment(env, view, name, len(places), owner, lease, only=sorted(set(places)))
+            for name, places in chosen.items()
+            if not name.lane and name not in view.ended
+        ],
+        WIDTH,
+    )
+    return [answer for answer in answers if isinstance(answer, Grant)]
+
+
 def _claim_segment(
-    env: Env, view: QueueView, name: SegmentName, limit: int, owner: str, lease: int
+    env: Env,
+    view: QueueView,
+    name: SegmentName,
+    limit: int,
+    owner: str,
+    lease: int,
+    *,
+    only: Sequence[int] | None = None,
 ) -> Proto[Grant | str | None]:
     """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster.
 
@@ -298,7 +321,16 @@ def _claim_segment(
         now = env.now()
         won: Won | None = None
         if not book.final:
-            won = book.claim(limit=limit, now=now, expires=now + lease, token=tokens[-1], owner=owner, rules=rules)
+            won = book.claim(
+                limit=limit,
+                now=now,
+                expires=now + lease,
+                token=tokens[-1],
+                owner=owner,
+                rules=rules,
+                only=only,
+                early=only is not None,
+            )
         if not book.changed:
             next_at = FOREVER if book.final else max(book.next_change(now, rules), now + 1)
             if account is not None:

@@ -33,7 +33,7 @@ from brigade.stores.postgres.queries import Queries
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
-from brigade.stores.postgres.wire import delivered, grants_of, kept
+from brigade.stores.postgres.wire import delivered, grants_of, kept, parse_ref
 
 __all__ = ["PostgresStore"]
 
@@ -247,6 +247,22 @@ class PostgresStore:
             return (yield from make())
 
         return await self.link.run(steps, atomic=True)
+
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        held = await self._queue(queue)
+        token = f"{self.ids.bits(128):032x}"
+        taking = Taking(queue, held.id, held.lifo, token, kept(owner), to_ms(visibility))
+        params = taking.params(ids=_numbers(held.id, refs))
+        rows = await self._leased(taking, lambda: one(Ask("claim_chosen", params)))
+        messages = delivered(queue, held.id, token, rows, lifo=held.lifo)
+        self._claimed[token] = messages
+        return grants_of(queue, held.id, token, messages, set())
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        held = await self._queue(queue)
+        params = {"queue": held.id, "ids": _numbers(held.id, refs), "priority": priority}
+        held.forget()
+        return len(await self.link.run(lambda _: one(Ask("reprioritize", params))))
 
     async def load(self, grants: Sequence[Grant]) -> list[Message]:
         messages: list[Message] = []
@@ -603,3 +619,8 @@ class PostgresStore:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _numbers(queue_id: int, refs: Sequence[str]) -> list[int]:
+    """The numbers of these messages, in order: whoever locks them does it in the same order."""
+    return sorted(number for ref in refs if (number := parse_ref(ref, queue_id)) is not None)
