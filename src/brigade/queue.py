@@ -29,7 +29,7 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import JoiningStore, Outgoing, Settled, Store
+from brigade.stores import JoiningStore, Outgoing, PatientStore, RepeatingStore, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -157,10 +157,12 @@ class AsyncQueue:
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         check_limit(limit, MOST_CLAIMED)
         deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
+        patient = isinstance(self._store, PatientStore)
         while True:
-            grants, messages = await self._claim(limit, holder, length)
+            left = max(0.0, deadline - self._hub.clock.monotonic()) if patient else 0.0
+            grants, messages = await self._claim(limit, holder, length, left)
             if messages:
-                self._tell_claimed(messages, grants)
+                self.tell_claimed(messages, grants)
                 return messages
             if grants:
                 continue
@@ -169,19 +171,26 @@ class AsyncQueue:
                 if await self._store.paused(self.name):
                     raise QueuePaused(f"queue {self.name!r} is paused; call resume() to hand messages out again")
                 return []
-            await self._store.wait(self.name, left)
+            if not patient:
+                await self._store.wait(self.name, left)
 
-    async def _claim(self, limit: int, owner: str, visibility: float) -> tuple[list[Grant], list[Message]]:
+    async def _claim(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
         """A claim that is cancelled half-way gives back what it won."""
-        claiming = asyncio.ensure_future(self._win(limit, owner, visibility))
+        claiming = asyncio.ensure_future(self._win(limit, owner, visibility, wait))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
+            if wait:
+                claiming.cancel()
             self._hub.background(self._give_back(claiming))
             raise
 
-    async def _win(self, limit: int, owner: str, visibility: float) -> tuple[list[Grant], list[Message]]:
-        grants = await self._store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
+    async def _win(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
+        store = self._store
+        if wait and isinstance(store, PatientStore):
+            grants = await store.claim_within(self.name, limit=limit, owner=owner, visibility=visibility, wait=wait)
+        else:
+            grants = await store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
         return grants, [self._bound(message) for message in await self._store.load(grants)] if grants else []
 
     async def _give_back(self, claiming: asyncio.Future[tuple[list[Grant], list[Message]]]) -> None:
@@ -248,12 +257,26 @@ class AsyncQueue:
 
     async def settle_each(self, settlements: Iterable[Settlement]) -> list[Lease | State | BrigadeError]:
         """`settle`, but where the store fails for some of them that error is their result."""
+        answers = await self.settle_fully(settlements)
+        return [answer if isinstance(answer, BrigadeError) else answer.lease or answer.state for answer in answers]
+
+    async def settle_fully(
+        self, settlements: Iterable[Settlement], *, again: bool = False
+    ) -> list[Settled | BrigadeError]:
+        """`settle_each`, with all that the store says about each of them.
+
+        `again` says that they may have been settled before, in just this way, by a process that has died since.
+        """
         wanted = [_checked(settlement) for settlement in settlements]
         if not wanted:
             return []
-        answers = await self._store.settle(self.name, wanted)
+        store = self._store
+        if again and isinstance(store, RepeatingStore):
+            answers = await store.settle_again(self.name, wanted)
+        else:
+            answers = await store.settle(self.name, wanted)
         self._tell_settled(wanted, answers)
-        return [answer if isinstance(answer, BrigadeError) else answer.lease or answer.state for answer in answers]
+        return answers
 
     async def _one(self, settlement: Settlement) -> Lease | State:
         answer = (await self.settle([settlement]))[0]
@@ -332,7 +355,8 @@ class AsyncQueue:
                         "message-enqueued", self.name, receipt.id, correlation_id=receipt.correlation_id
                     )
 
-    def _tell_claimed(self, messages: Sequence[Message], grants: Sequence[Grant]) -> None:
+    def tell_claimed(self, messages: Sequence[Message], grants: Sequence[Grant]) -> None:
+        """Emit what a claim has to tell."""
         events = self._hub.events
         if not events.wanted("message-claimed") and not events.wanted("message-recovered"):
             return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,19 +15,29 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
+
 __all__ = [
     "Block",
     "ChoosingStore",
     "Failed",
     "JoiningStore",
     "Outgoing",
+    "PatientStore",
+    "ProtectedStore",
+    "RepeatingStore",
     "Same",
     "ScannedTable",
     "ScanningStore",
     "Settled",
+    "SharingStore",
     "Staged",
     "StagingStore",
     "Store",
+    "Taker",
+    "TokenStore",
+    "seating",
 ]
 
 ScannedTable = Literal["messages", "leases", "failed", "history"]
@@ -193,6 +204,85 @@ class ChoosingStore(Protocol):
 
     async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
         """Give waiting messages another priority; returns how many. What lies in a lane has none to give."""
+        ...
+
+
+@runtime_checkable
+class PatientStore(Protocol):
+    """A store that can wait for messages where they are kept, instead of being asked again and again."""
+
+    async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
+        """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
+        ...
+
+
+class Taker(msgspec.Struct, frozen=True):
+    """One of several who claim together."""
+
+    owner: str
+    limit: int
+
+
+def seating(takers: Sequence[Taker]) -> list[int]:
+    """Which taker gets the first message, the second, …: one each in order, then more in the same order."""
+    plan = list(range(len(takers)))
+    for number, taker in enumerate(takers):
+        plan += [number] * (taker.limit - 1)
+    return plan
+
+
+@runtime_checkable
+class SharingStore(Protocol):
+    """A store that can claim for several owners in one go."""
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        """`claim` for each of them, messages in the order of `seating`: the grants of each taker.
+
+        Every lease is its owner's, under a token that the tokens of the other takers don't tell.
+        """
+        ...
+
+
+@runtime_checkable
+class RepeatingStore(Protocol):
+    """A store that can tell whether a settlement was carried out before."""
+
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        """`settle` of what may have been settled before, by whoever died before they could say so.
+
+        A lease that ended in just this way, under this token and version, is no stale one: the answer is how the
+        message stands. That needs the lease's version, not only its token.
+        """
+        ...
+
+
+@runtime_checkable
+class ProtectedStore(Protocol):
+    """A store that can seal what it keeps."""
+
+    def protect(self, fields: Fields) -> None:
+        """Seal what is written from now on. Called before `open`."""
+        ...
+
+    async def key_usage(self) -> Counter[str]:
+        """How much is sealed under each key, by its id, and under "" how much is not. Looks at everything."""
+        ...
+
+
+@runtime_checkable
+class TokenStore(Protocol):
+    """A store that keeps the tokens of the servers in front of it, so that they all know the same ones."""
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        """Keep a token under a new id; False where the id is taken."""
+        ...
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        """All tokens, by id."""
+        ...
+
+    async def drop_token(self, id: str) -> bool:
+        """Forget a token; False where there is none."""
         ...
 
 

@@ -56,6 +56,8 @@ class Record(msgspec.Struct, gc=False):
     origin: FailureInfo | None = None
     lane: str | None = None
     absent: list[int] | None = None
+    sealed: str | msgspec.UnsetType = msgspec.UNSET
+    """Where encryption is on: attributes, errors and result, which are left out in the clear."""
 
 
 class HistoryPart(msgspec.Struct, frozen=True):

@@ -219,6 +219,37 @@ class Book:
             return None
         return self._grant(members, lost, GrantRow(self.version + 1, token, owner, now, expires), rules)
 
+    def share(self, won: Won, takers: Sequence[tuple[str, str]]) -> list[Won]:
+        """Part what was just claimed among its takers, a token and an owner for each message: a grant for each taker.
+
+        The claim was made under the first token; a taker whose grant is new has a version of its own.
+        """
+        parts: dict[tuple[str, str], list[int]] = {}
+        for number, taker in zip(range(len(won.members)), takers, strict=False):
+            parts.setdefault(taker, []).append(number)
+        if len(parts) == 1:
+            return [won]
+        several: list[Won] = []
+        for (token, owner), numbers in parts.items():
+            row = won.row
+            if token != row.token:
+                self.version += 1
+                row = GrantRow(self.version, token, owner, row.claimed, row.expires)
+                self.grants.append(row)
+                for number in numbers:
+                    self.leases[won.members[number]] = len(self.grants) - 1
+            members = [won.members[number] for number in numbers]
+            several.append(
+                Won(
+                    row,
+                    members,
+                    [won.attempts[number] for number in numbers],
+                    [won.max_attempts[number] for number in numbers],
+                    [place for place in won.recovered if place in members],
+                )
+            )
+        return several
+
     def holds(self, place: int, token: str) -> bool:
         """Whether the token is the current one of that message."""
         return self.states[place] == LEASED and self.grants[self.leases[place]].token == token

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import cast
 
 from brigade.blobs import Item
 from brigade.clock import FOREVER, to_ms
-from brigade.errors import QueueNotFound
+from brigade.errors import CannotDecrypt, QueueNotFound
+from brigade.ids import digest
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import (
     Account,
@@ -29,11 +31,11 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import Urgency, claim_head, drop_orphan, make_grant, open_lanes
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, side_by_side
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, passing_over, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["Loaded", "claim", "claim_places", "load", "refresh"]
+__all__ = ["Loaded", "Seats", "claim", "claim_places", "load", "refresh"]
 
 WIDTH = 16
 SPREAD = 8
@@ -53,6 +55,37 @@ class Loaded:
     entries: list[Entry]
 
 
+class Seats:
+    """Who gets what a claim wins: each message in turn goes to the next seat in the plan.
+
+    One write may serve several takers. Each has a grant of its own, under a token that those of others don't tell.
+    """
+
+    def __init__(self, owners: Sequence[str], plan: Sequence[int]) -> None:
+        self.owners = owners
+        self.left = list(plan)
+        self.taker: dict[str, int] = {}
+
+    def parts(self, shares: Sequence[int]) -> list[list[int]]:
+        """Take the next seats for several segments, so many for each."""
+        ends = list(accumulate(shares, initial=0))
+        parts = [self.left[start:end] for start, end in pairwise(ends)]
+        self.left = self.left[ends[-1] :]
+        return parts
+
+    def token(self, secret: str, part: Sequence[int], seat: int) -> str:
+        """The token of one taker. The secret itself is given to nobody, unless they are alone."""
+        token = secret if part.count(seat) == len(part) else digest(secret, str(seat), size=16)
+        self.taker[token] = seat
+        return token
+
+    def takers(self, secret: str, part: Sequence[int]) -> list[tuple[str, str]]:
+        """The token and the owner for each message of a part."""
+        if len(set(part)) == 1:
+            return [(self.token(secret, part, part[0]), self.owners[part[0]])] * len(part)
+        return [(self.token(secret, part, seat), self.owners[seat]) for seat in part]
+
+
 def claim(
     env: Env,
     view: QueueView,
@@ -62,22 +95,27 @@ def claim(
     visibility: float,
     listing_ttl: float,
     only_derived: bool = False,
+    seats: Seats | None = None,
 ) -> Proto[list[Grant]]:
     """Lease up to `limit` messages, head first. Lists again where the last listing is old or used up.
 
-    `only_derived` leaves everything alone but segments with derived names: dead letters among them.
+    What no key at hand opens is passed over; where there was nothing else, that is a CannotDecrypt. `only_derived`
+    leaves everything alone but segments with derived names: dead letters among them. With `seats` messages are leased
+    to several owners, as many as there are seats.
     """
-    looks = 0
+    seats = seats or Seats([owner], [0] * limit)
+    looks, refused = 0, list[CannotDecrypt]()
     if _old(env, view, listing_ttl) or env.now() >= view.next_due:
         yield from refresh(env, view)
         looks = 1
     while True:
         if view.paused:
             return []
-        won, beaten = yield from _walk(env, view, limit, owner, visibility, listing_ttl, only_derived)
+        won, beaten = yield from _walk(env, view, seats, visibility, listing_ttl, only_derived, refused)
         if view.unmoved:
             yield from complete_moves(env, view)
         if won:
+            env.unreadable += refused
             return won
         if beaten and looks < LOOKS:
             yield from refresh(env, view)
@@ -87,6 +125,8 @@ def claim(
         elif not looks:
             yield from refresh(env, view)
             looks = 1
+        elif refused:
+            raise refused[0]
         else:
             return []
 
@@ -192,7 +232,13 @@ def _list_lanes(view: QueueView) -> Proto[None]:
 
 
 def _walk(
-    env: Env, view: QueueView, limit: int, owner: str, visibility: float, listing_ttl: float, only_derived: bool
+    env: Env,
+    view: QueueView,
+    seats: Seats,
+    visibility: float,
+    listing_ttl: float,
+    only_derived: bool,
+    refused: list[CannotDecrypt],
 ) -> Proto[tuple[list[Grant], bool]]:
     """Try candidates from the head, several at once; among others start further on, so that claimers do not collide.
 
@@ -205,25 +251,32 @@ def _walk(
         turn.lanes = yield from open_lanes(env, view)
     elif not only_derived:
         turn.after = view.cursor
-    passed_over, total = turn.after is not None, 0
-    while total < limit:
-        batch = turn.next_batch(limit - total, env.now())
+    passed_over = turn.after is not None
+    while seats.left:
+        batch = turn.next_batch(len(seats.left), env.now())
         if not batch and passed_over and not won:
             passed_over, turn.after, view.cursor = False, None, None
             continue
         if not batch:
             break
+        parts = seats.parts([share for _, share in batch])
         answers = yield from side_by_side(
             [
-                claim_head(env, view, what, owner, lease)
-                if isinstance(what, str)
-                else _claim_segment(env, view, what, share, owner, lease)
-                for what, share in batch
+                passing_over(
+                    refused,
+                    _claim_lane(env, view, what, part[0], seats, lease)
+                    if isinstance(what, str)
+                    else _claim_segment(env, view, what, part, seats, lease),
+                )
+                for (what, _), part in zip(batch, parts, strict=True)
             ],
             WIDTH,
         )
-        won += [answer for answer in answers if isinstance(answer, Grant)]
-        total = sum(map(len, won))
+        filled = [answer if isinstance(answer, list) else [] for answer in answers]
+        seats.left[:0] = [
+            seat for part, grants in zip(parts, filled, strict=True) for seat in part[sum(map(len, grants)) :]
+        ]
+        won += [grant for grants in filled for grant in grants]
         for what, _ in batch:
             known = None if isinstance(what, str) else view.ledgers.get(what)
             if what in view.ended or (known is not None and known.next_at == FOREVER):
@@ -277,34 +330,44 @@ def claim_places(
     env: Env, view: QueueView, chosen: Mapping[SegmentName, Sequence[int]], owner: str, visibility: float
 ) -> Proto[list[Grant]]:
     """Lease these very messages, due or not; what is leased by others, has ended or lies in a lane is left out."""
-    lease = to_ms(visibility)
+    lease, seats = to_ms(visibility), Seats([owner], ())
     answers = yield from side_by_side(
         [
-            _claim_segment(env, view, name, len(places), owner, lease, only=sorted(set(places)))
+            _claim_segment(env, view, name, [0] * len(set(places)), seats, lease, only=sorted(set(places)))
             for name, places in chosen.items()
             if not name.lane and name not in view.ended
         ],
         WIDTH,
     )
-    return [answer for answer in answers if isinstance(answer, Grant)]
+    return [grant for answer in answers if isinstance(answer, list) for grant in answer]
+
+
+def _claim_lane(
+    env: Env, view: QueueView, lane: str, seat: int, seats: Seats, lease: int
+) -> Proto[list[Grant] | str | None]:
+    grant = yield from claim_head(env, view, lane, seats.owners[seat], lease)
+    if grant is None:
+        return None
+    seats.taker[grant.token] = seat
+    return [grant]
 
 
 def _claim_segment(
     env: Env,
     view: QueueView,
     name: SegmentName,
-    limit: int,
-    owner: str,
+    part: Sequence[int],
+    seats: Seats,
     lease: int,
     *,
     only: Sequence[int] | None = None,
-) -> Proto[Grant | str | None]:
-    """Win messages of one segment: a grant, None where it has none to give, or "conflict" where others were faster.
+) -> Proto[list[Grant] | str | None]:
+    """Win messages of one segment: grants, None where it has none to give, or "conflict" where others were faster.
 
     A first account that is not there after a doubtful write may still be on its way. It is tried again under
     another token, so that nobody ever holds the token of an account that arrives when the segment is over.
     """
-    tokens, rules = [env.ids.token()], view.rules(name)
+    secrets, rules = [env.ids.token()], view.rules(name)
     account: Account | None = None
     lost = False
     if name in view.ledgers:
@@ -319,13 +382,15 @@ def _claim_segment(
         if book is None:
             return None
         now = env.now()
+        takers = seats.takers(secrets[-1], part)
         won: Won | None = None
         if not book.final:
+            token, owner = takers[0]
             won = book.claim(
-                limit=limit,
+                limit=len(part),
                 now=now,
                 expires=now + lease,
-                token=tokens[-1],
+                token=token,
                 owner=owner,
                 rules=rules,
                 only=only,
@@ -336,6 +401,7 @@ def _claim_segment(
             if account is not None:
                 view.ledgers[name] = KnownLedger(account.etag, account.ledger, next_at)
             return "conflict" if lost else None
+        several = [] if won is None else book.share(won, takers)
         book.finalize()
         if account is None:
             answer = yield from create_account(env, view, name, book, retry_absent=False)
@@ -343,10 +409,10 @@ def _claim_segment(
             answer = yield from commit(env, view, account, book)
         if isinstance(answer, Account):
             note_failures(view, name, book)
-            return None if won is None else make_grant(view, name, won, answer.ledger.born)
-        if account is None and answer.current is None and len(tokens) < MOST_TRIES:
-            yield Sleep(env.ids.uniform(0, min(0.02 * 2 ** len(tokens), 5)))
-            tokens.append(env.ids.token())
+            return [make_grant(view, name, one, answer.ledger.born) for one in several] or None
+        if account is None and answer.current is None and len(secrets) < MOST_TRIES:
+            yield Sleep(env.ids.uniform(0, min(0.02 * 2 ** len(secrets), 5)))
+            secrets.append(env.ids.token())
             tries -= 1
             continue
         lost = True
@@ -354,9 +420,9 @@ def _claim_segment(
         if account is None:
             view.forget(name)
             return None
-        mine = _mine(Book(account.ledger), tokens, rules)
-        if mine is not None:
-            return make_grant(view, name, mine, account.ledger.born)
+        mine = _mine(Book(account.ledger), [seats.takers(secret, part) for secret in secrets], rules)
+        if mine:
+            return [make_grant(view, name, one, account.ledger.born) for one in mine]
     return "conflict"
 
 
@@ -368,26 +434,35 @@ def _fresh_book(env: Env, view: QueueView, name: SegmentName) -> Proto[Book | No
     return None if entries is None else Book.fresh(name.size, specs_of(entries))
 
 
-def _mine(book: Book, tokens: Sequence[str], rules: Rules) -> Won | None:
-    """The grant that a doubtful write of ours did make."""
-    for token in tokens:
-        members = [place for place in range(len(book.states)) if book.holds(place, token)]
-        if members:
-            break
-    else:
-        return None
-    row = book.grants[book.leases[members[0]]]
-    limits = [book.max_attempts(place, rules) for place in members]
-    return Won(row, members, [book.attempts[place] for place in members], limits, [])
+def _mine(book: Book, tries: Sequence[Sequence[tuple[str, str]]], rules: Rules) -> list[Won]:
+    """The grants that a doubtful write of ours did make."""
+    for takers in tries:
+        won: list[Won] = []
+        for token in dict.fromkeys(token for token, _ in takers):
+            members = [place for place in range(len(book.states)) if book.holds(place, token)]
+            if members:
+                row = book.grants[book.leases[members[0]]]
+                limits = [book.max_attempts(place, rules) for place in members]
+                won.append(Won(row, members, [book.attempts[place] for place in members], limits, []))
+        if won:
+            return won
+    return []
 
 
 def load(env: Env, view: QueueView, grants: Sequence[Grant]) -> Proto[list[Loaded]]:
     """Read the segments of won grants. What is gone is left out, and its orphaned ledger deleted.
 
-    A segment that was read before under the same account is still there, because that account was won just now.
+    A segment that was read before under the same account is still there, because that account was won just now; so
+    of several grants in one segment the first one reads it.
     """
-    loaded = yield from side_by_side([_load_one(env, view, grant) for grant in grants], WIDTH)
-    return [item for item in loaded if item is not None]
+    first = {grant.segment: place for place, grant in reversed(list(enumerate(grants)))}
+    places = sorted(first.values())
+    places += [place for place in range(len(grants)) if first[grants[place].segment] != place]
+    found: dict[int, Loaded | None] = {}
+    for some in (places[: len(first)], places[len(first) :]):
+        loaded = yield from side_by_side([_load_one(env, view, grants[place]) for place in some], WIDTH)
+        found.update(zip(some, loaded, strict=True))
+    return [item for place in range(len(grants)) if (item := found[place]) is not None]
 
 
 def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:

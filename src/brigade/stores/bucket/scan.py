@@ -11,7 +11,7 @@ from brigade.errors import CorruptObject
 from brigade.stores import Block, Same, ScannedTable
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, Book, state_of
-from brigade.stores.bucket.history import Record, read_file
+from brigade.stores.bucket.history import Record, opened, read_file
 from brigade.stores.bucket.keys import HistoryName, SegmentName
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
@@ -34,6 +34,7 @@ class Piece(msgspec.Struct, array_like=True):
 
 
 _piece = msgspec.msgpack.Decoder(Piece)
+_COLUMNS = [field for field in Record.__struct_fields__ if field not in ("queue", "sealed", "lane", "absent")]
 
 
 def pieces(view: QueueView, table: ScannedTable, most: int, since: int) -> Proto[list[bytes]]:
@@ -196,13 +197,11 @@ def _scan_parked(env: Env, key: str) -> Proto[Block | None]:
 
 
 def _scan_history(env: Env, key: str) -> Proto[Block | None]:
-    records = yield from read_file(env, key)
+    records = [opened(env.fields, record) for record in (yield from read_file(env, key))]
     if not records:
         return None
     name = HistoryName.parse(key)
-    columns: dict[str, list[Any] | Same] = {
-        field: [getattr(record, field) for record in records] for field in Record.__struct_fields__ if field != "queue"
-    }
+    columns: dict[str, list[Any] | Same] = {field: [getattr(record, field) for record in records] for field in _COLUMNS}
     results = [bytes(record.result) for record in records]
     columns["result"] = [None if result == b"null" else result.decode() for result in results]
     columns["written_at"] = Same(name.at if name else 0)

@@ -49,10 +49,15 @@ Answers = list[Settled | StaleLease]
 """One for each place of a change."""
 
 
-def settle(env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change]) -> Proto[list[Answers]]:
-    """Apply the changes to one segment's account in one swap; one list of answers for each change, in order."""
+def settle(
+    env: Env, view: QueueView, name: SegmentName, changes: Sequence[Change], *, tried: bool = False
+) -> Proto[list[Answers]]:
+    """Apply the changes to one segment's account in one swap; one list of answers for each change, in order.
+
+    `tried` says that they may have been applied before: a lease that ended just so was ended by us.
+    """
     account = yield from open_account(env, view, name)
-    tried = fresh = False
+    fresh = False
     while True:
         if account is None:
             return (yield from _after_the_end(env, view, name, changes, tried))

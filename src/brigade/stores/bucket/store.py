@@ -11,16 +11,18 @@ import contextlib
 import itertools
 import logging
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from brigade.blobs import Blobs
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms
-from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
+from brigade.crypto.places import binding_of, crc_of
+from brigade.errors import BrigadeError, CannotDecrypt, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
 from brigade.model import (
@@ -36,23 +38,27 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged
+from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged, Taker, seating
 from brigade.stores.bucket import admin, bulk, history, inspect, scan, state
-from brigade.stores.bucket.claim import claim, claim_places, load
-from brigade.stores.bucket.convert import SettleGroup, again_with, entry_of, messages_of, to_change
+from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
+from brigade.stores.bucket.convert import SettleGroup, again_with, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_drafts, take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
-from brigade.stores.bucket.settle import Change
+from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
+from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, write_token
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import BulkPart
 from brigade.stores.history import HistoryPart, Record
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["BucketStore"]
 
@@ -67,6 +73,8 @@ SAFETY_POLL = 30.0
 CHOSEN_FOR = 120.0
 RESULT_LIMIT = 4096
 RESULTS_LIMIT = 64 * 1024
+UNREADABLE_FOR = 60.0
+"""Seconds before messages that could not be opened are handed out again."""
 _parts = msgspec.msgpack.Encoder()
 _read_parts = msgspec.msgpack.Decoder(list[BulkPart])
 
@@ -80,7 +88,20 @@ class BucketStore:
         self._queues: dict[str, HeldQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._tokens: KnownTokens = {}
         self.on_failure: Callable[[Failed], None] | None = None
+
+    def protect(self, fields: Fields) -> None:
+        """Seal everything from now on. Called before `open`."""
+        from brigade.crypto.blobs import SealedBlobs
+
+        self._blobs = SealedBlobs(self._blobs, fields.vault)
+        self.env.fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        from brigade.crypto.usage import count_keys
+
+        return await count_keys(self._blobs)
 
     @property
     def blobs(self) -> Blobs:
@@ -105,6 +126,8 @@ class BucketStore:
         finally:
             while self.env.damaged:
                 log.error("%s", self.env.damaged.pop())
+            while self.env.unreadable:
+                log.error("passed over: %s", self.env.unreadable.pop())
 
     def _tell_failures(self, held: HeldQueue) -> None:
         """Tell of messages that failed while nobody held them."""
@@ -136,7 +159,7 @@ class BucketStore:
         if create:
             stored = await self.run(admin.ensure_queue(self.env, keys, policy, replace=replace))
         else:
-            stored = await self.run(admin.load_policy(keys))
+            stored = await self.run(admin.load_policy(self.env, keys))
         self._remember(name, stored)
         return stored
 
@@ -149,6 +172,16 @@ class BucketStore:
         return list(await held.enqueues.submit(drafts))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        return await self._claim(queue, Seats([owner], [0] * limit), visibility)
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        seats = Seats([taker.owner for taker in takers], seating(takers))
+        shares: list[list[Grant]] = [[] for _ in takers]
+        for grant in await self._claim(queue, seats, visibility):
+            shares[seats.taker[grant.token]].append(grant)
+        return shares
+
+    async def _claim(self, queue: str, seats: Seats, visibility: float) -> list[Grant]:
         held = await self._queue(queue, refresh=True)
         self._sweep_sometimes(held)
         held.woken.clear()
@@ -156,10 +189,11 @@ class BucketStore:
             claim(
                 self.env,
                 held.view,
-                limit=limit,
-                owner=owner,
+                limit=len(seats.left),
+                owner=seats.owners[0],
                 visibility=visibility,
                 listing_ttl=self._blobs.listing_ttl,
+                seats=seats,
             )
         )
         if won and held.waiting:
@@ -206,9 +240,30 @@ class BucketStore:
             by_queue.setdefault(grant.queue, []).append(grant)
         for queue, members in by_queue.items():
             held = await self._queue(queue)
-            for loaded in await self.run(load(self.env, held.view, members)):
+            try:
+                found = await self.run(load(self.env, held.view, members))
+            except CannotDecrypt:
+                found = await self._load_readable(held, members)
+            for loaded in found:
                 messages += messages_of(queue, loaded)
         return messages
+
+    async def _load_readable(self, held: HeldQueue, grants: Sequence[Grant]) -> list[Loaded]:
+        """What can be opened of these. The rest goes back, uncounted; if that is all, it is raised."""
+        found: list[Loaded] = []
+        refused: CannotDecrypt | None = None
+        for grant in grants:
+            try:
+                found += await self.run(load(self.env, held.view, [grant]))
+            except CannotDecrypt as error:
+                refused = error
+                log.error("not delivered, and given back: %s", error)
+                await self.settle(
+                    grant.queue, [Release(held_by(grant, place), UNREADABLE_FOR) for place in grant.members]
+                )
+        if refused is not None and not found:
+            raise refused
+        return found
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
@@ -246,6 +301,14 @@ class BucketStore:
             held.wake()
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        return await self._settle(queue, settlements, again=False)
+
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        return await self._settle(queue, settlements, again=True)
+
+    async def _settle(
+        self, queue: str, settlements: Sequence[Settlement], *, again: bool
+    ) -> list[Settled | BrigadeError]:
         held = await self._queue(queue)
         answers: list[Settled | BrigadeError] = [_NOT_SETTLED] * len(settlements)
         groups: dict[str, SettleGroup] = {}
@@ -267,7 +330,7 @@ class BucketStore:
                 if change.result is not None:
                     change = await self._shrink(held, message, change)
                 group.add(change, position)
-        await self._settle_groups(held, list(groups.values()), answers, settlements)
+        await self._settle_groups(held, list(groups.values()), answers, settlements, again=again)
         self._finish_soon(held)
         return answers
 
@@ -277,9 +340,11 @@ class BucketStore:
         groups: Sequence[SettleGroup],
         answers: list[Settled | BrigadeError],
         settlements: Sequence[Settlement],
+        *,
+        again: bool = False,
     ) -> None:
         """Each segment for itself: one that can't be written doesn't hide what became of the others."""
-        work = [self._settle_group(held, group, answers, settlements) for group in groups]
+        work = [self._settle_group(held, group, answers, settlements, tried=again) for group in groups]
         if len(work) == 1:
             await work[0]
             return
@@ -353,15 +418,30 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(state.save_state(self.env, held.view, ref, value, etag, correlation))
 
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return await self.run(write_token(self.env, id, body))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return await self.run(list_tokens(self._tokens))
+
+    async def drop_token(self, id: str) -> bool:
+        return await self.run(drop_token(id))
+
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         key = QueueKeys(message.queue).blob(message.ref)
         size = checksum = 0
-        async with contextlib.aclosing(self._blobs.get_stream(key)) as chunks:
+        binding, fields = binding_of(message.checksum), self.env.fields
+        if binding is not None and fields is None:
+            raise CannotDecrypt(f"payload {key!r} is sealed; connect with encryption= and the keys of this store")
+        async with contextlib.aclosing(self._blobs.get_stream(key)) as stored:
+            chunks: AsyncIterator[bytes] = stored
+            if binding is not None and fields is not None:
+                chunks = fields.open_stream(stored, binding, f"payload {key!r}")
             async for chunk in chunks:
                 size += len(chunk)
                 checksum = zlib.crc32(chunk, checksum)
                 yield chunk
-        if size != message.size or (message.checksum is not None and checksum != message.checksum):
+        if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
 
@@ -446,7 +526,7 @@ class BucketStore:
         now = self.env.clock.monotonic()
         if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
             return held
-        return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
+        return self._remember(name, await self.run(admin.load_policy(self.env, QueueKeys(name))))
 
     def _remember(self, name: str, policy: QueuePolicy) -> HeldQueue:
         held = self._queues.get(name)
@@ -479,8 +559,11 @@ class BucketStore:
             yield result
 
         key = held.view.keys.blob(f"result/{message.ref}-{change.version}")
+        size = len(result)
+        if self.env.fields is not None:
+            result = self.env.fields.vault.seal(result, key)
         await self._blobs.put_stream(key, once())
-        return replace(change, result=msgspec.json.encode({"blob": key, "size": len(result)}))
+        return replace(change, result=msgspec.json.encode({"blob": key, "size": size}))
 
     async def _settle_group(
         self,
@@ -488,9 +571,14 @@ class BucketStore:
         group: SettleGroup,
         answers: list[Settled | BrigadeError],
         settlements: Sequence[Settlement],
+        *,
+        tried: bool = False,
     ) -> None:
         name = group.name
-        results = await held.settles(name).submit(group.changes)
+        if tried:
+            results = await self.run(settle(self.env, held.view, name, group.changes, tried=True))
+        else:
+            results = await held.settles(name).submit(group.changes)
         held.tidy(name)
         again = bool(name.lane)
         for change, positions, several in zip(group.changes, group.positions, results, strict=True):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from brigade.clock import to_ms
+from brigade.crypto.places import staged_place
 from brigade.errors import PayloadTooLarge, QueueNotFound, StoreUnavailable
 from brigade.policy import QueuePolicy
 from brigade.stores import Outgoing
 from brigade.stores.postgres.adapt import Numbers
 from brigade.stores.postgres.steps import Ask, Copy, Steps
 from brigade.stores.postgres.wire import kept
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["STAGED_FOR", "Published", "discard", "publish", "stage"]
 
@@ -31,7 +36,14 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def stage(
-    queue: str, queue_id: int, policy: QueuePolicy, part: int, messages: Sequence[Outgoing], *, doubt: bool
+    queue: str,
+    queue_id: int,
+    policy: QueuePolicy,
+    part: int,
+    messages: Sequence[Outgoing],
+    fields: Fields | None,
+    *,
+    doubt: bool,
 ) -> Steps[int]:
     """Write rows that nobody sees; returns when, by the server's clock. Needs a transaction."""
     rows = yield Ask("stage_part", {"queue": queue_id, "part": part})
@@ -39,7 +51,8 @@ def stage(
         raise QueueNotFound(f"queue {queue!r} does not exist; hub.queue({queue!r}) creates it")
     now, staged = rows[0]
     if not (doubt and staged):
-        yield Copy("copy_staged", [_row(queue_id, policy, part, *one, now) for one in enumerate(messages)], _TYPES)
+        made = [_row(queue_id, policy, part, *one, now) for one in enumerate(messages)]
+        yield Copy("copy_staged", made if fields is None else _sealed(fields, queue, part, made), _TYPES)
     return now
 
 
@@ -71,6 +84,20 @@ def _row(queue_id: int, policy: QueuePolicy, part: int, place: int, message: Out
         None if message.attributes is None else _json.encode(message.attributes).decode(),
         payload,
     )
+
+
+def _sealed(fields: Fields, queue: str, part: int, rows: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
+    """Rows as they are written where encryption is on: bound to their queue, for they have no numbers yet."""
+    key = fields.vault.data_key()
+    made: list[tuple[object, ...]] = []
+    for place, (*rest, attributes, payload) in enumerate(rows):
+        text = None
+        if attributes is not None:
+            sealed = fields.seal_text(attributes, staged_place("attributes", queue, part, place), key)
+            text = _json.encode(sealed).decode()
+        body = key.seal(payload, staged_place("payload", queue, part, place), carry=True)
+        made.append((*rest, text, body))
+    return made
 
 
 def publish(

@@ -6,22 +6,25 @@ Group commit for enqueue and settlements, wake-ups for waiting claimers, and the
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
+from brigade.crypto import places
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
-from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
+from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged
+from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged, Taker, seating
 from brigade.stores.history import HistoryPart, Record
 from brigade.stores.postgres import bulk, history, inspect, queues, scan
+from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
-from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
+from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Seal, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.joined import Joined
 from brigade.stores.postgres.link import Link
@@ -30,10 +33,14 @@ from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
+from brigade.stores.postgres.sealing import open_block, open_messages, open_state, seal_change, seal_drafts
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
-from brigade.stores.postgres.wire import delivered, grants_of, kept, parse_ref
+from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, parse_ref, place_of
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["PostgresStore"]
 
@@ -46,7 +53,9 @@ LOOK_EVERY = 1.0
 
 FIRST_POLL, SAFETY_POLL = 0.1, 30.0
 EXPECT = 60.0
-MOST_CLAIMS_KEPT = 32
+MOST_CLAIMS_KEPT = 1024
+UNREADABLE_FOR = 60.0
+"""Seconds before messages that could not be opened are handed out again."""
 
 
 class PostgresStore:
@@ -76,6 +85,15 @@ class PostgresStore:
         self._telling: set[int] = set()
         self._teller: asyncio.Task[None] | None = None
         self._closed = False
+        self._fields: Fields | None = None
+
+    def protect(self, fields: Fields) -> None:
+        """Seal contents of messages from now on. Called before `open`."""
+        self._fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        rows = await self.link.run(lambda _: one(Ask("key_usage")))
+        return Counter({name: int(count) for name, count in rows})
 
     @property
     def channel(self) -> str:
@@ -84,6 +102,8 @@ class PostgresStore:
 
     async def open(self) -> None:
         """Connect, install or check the schema, and set the clock by the server's."""
+        if self._fields is not None:
+            self._fields.vault.unlock()
         conn = await self.link.connect()
         try:
             now = await standing(conn, self.schema)
@@ -109,10 +129,10 @@ class PostgresStore:
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         if create:
             id, stored = await self.link.run(
-                lambda _: queues.ensure_queue(name, policy, replace=replace), atomic=replace
+                lambda _: queues.ensure_queue(name, policy, replace=replace, fields=self._fields), atomic=replace
             )
         else:
-            id, stored = await self.link.run(lambda _: queues.load_queue(name))
+            id, stored = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         self._remember(name, id, stored)
         return stored
 
@@ -121,7 +141,7 @@ class PostgresStore:
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
-        drafts = await take_in(self._run, queue, held.policy, messages)
+        drafts = await take_in(self._run, queue, held.policy, messages, self._fields)
         try:
             return list(await held.enqueues.submit(drafts))
         except QueueNotFound:
@@ -129,52 +149,102 @@ class PostgresStore:
             return list(await held.enqueues.submit(drafts))
 
     async def _write(self, held: HeldQueue, drafts: list[Draft]) -> Sequence[Receipt]:
-        batch, since = self.ids.bits(62) + 1, self.clock.now() - to_ms(3600)
+        batch, since, seal = self.ids.bits(62) + 1, self.clock.now() - to_ms(3600), self._seal(held)
 
         def steps(doubt: bool) -> Steps[Written]:
             if doubt:
                 found = yield from find_batch(held.name, held.id, drafts, batch, since)
                 if found is not None:
                     return found
-            return (yield from enqueue(held.name, held.id, drafts, batch, lifo=held.lifo))
+            return (yield from enqueue(held.name, held.id, drafts, batch, lifo=held.lifo, seal=seal))
 
-        written = await self.link.run(steps, atomic=len(drafts) >= COPY_FROM or not all(map(is_plain, drafts)))
+        several = seal is not None or len(drafts) >= COPY_FROM or not all(map(is_plain, drafts))
+        written = await self.link.run(steps, atomic=several)
         held.wake()
         if written.awaited:
             self._tell(held.id)
         return written.receipts
 
+    def _seal(self, held: HeldQueue) -> Seal | None:
+        if self._fields is None:
+            return None
+        return functools.partial(seal_drafts, self._fields, held.name, held.id)
+
     async def enqueue_in(self, connection: Any, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         """Enqueue in a transaction that the caller has opened on a connection of its own."""
         joined = Joined(connection, self.link)
         held = await self._queue(queue)
-        drafts = await take_in(joined.run, queue, held.policy, messages)
-        steps = enqueue(held.name, held.id, drafts, self.ids.bits(62) + 1, lifo=held.lifo)
+        drafts = await take_in(joined.run, queue, held.policy, messages, self._fields)
+        steps = enqueue(held.name, held.id, drafts, self.ids.bits(62) + 1, lifo=held.lifo, seal=self._seal(held))
         written = await joined.run(steps, notify=(self.channel, held.id))
         return written.receipts
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        taken = await self._taken(queue, limit, owner, visibility)
+        if taken is None:
+            return []
+        held, token, messages, recovered = taken
+        self._keep(token, messages)
+        return grants_of(queue, held.id, token, messages, recovered)
+
+    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        """Claimed together, then shared out under the names and tokens of the takers, all with two statements."""
+        if len(takers) == 1:
+            only = takers[0]
+            return [await self.claim(queue, limit=only.limit, owner=only.owner, visibility=visibility)]
+        shares: list[list[Grant]] = [[] for _ in takers]
+        plan = seating(takers)
+        taken = await self._taken(queue, len(plan), takers[0].owner, visibility)
+        if taken is None:
+            return shares
+        held, token, messages, recovered = taken
+        parts: dict[int, list[Message]] = {}
+        for number, message in zip(plan, messages, strict=False):
+            parts.setdefault(number, []).append(message)
+        tokens = {number: self.ids.token() for number in parts}
+        params = {
+            "queue": held.id,
+            "token": token,
+            "ids": Numbers([place_of(message) for part in parts.values() for message in part]),
+            "tokens": Tokens([tokens[number] for number, part in parts.items() for _ in part]),
+            "owners": [kept(takers[number].owner) for number, part in parts.items() for _ in part],
+        }
+        rows = await self.link.run(lambda _: one(Ask("share_out", params)))
+        ours = {row[0] for row in rows}
+        for number, part in parts.items():
+            mine = [
+                owned(message, tokens[number], takers[number].owner) for message in part if place_of(message) in ours
+            ]
+            self._keep(tokens[number], mine)
+            shares[number] = grants_of(queue, held.id, tokens[number], mine, recovered)
+        return shares
+
+    def _keep(self, token: str, messages: list[Message]) -> None:
+        """What was read in claiming needs not be read again in loading."""
+        self._claimed[token] = messages
+        while len(self._claimed) > MOST_CLAIMS_KEPT:
+            self._claimed.popitem(last=False)
+
+    async def _taken(
+        self, queue: str, limit: int, owner: str, visibility: float
+    ) -> tuple[HeldQueue, str, list[Message], set[int]] | None:
         held = await self._queue(queue, refresh=True)
         self._sweep_sometimes(held)
         held.news = False
-        token = f"{self.ids.bits(128):032x}"
+        token = self.ids.token()
         taking = Taking(queue, held.id, held.lifo, token, kept(owner), to_ms(visibility))
         try:
             won = await self._claim(held, taking, limit)
         except QueueNotFound:
             await self._anew(held)
-            return []
+            return None
         self._tell_failures(won)
         if not won.rows:
-            return []
+            return None
         held.idle_polls = 0
         if held.waiting:
             held.wake()
-        messages = delivered(queue, held.id, token, won.rows, lifo=held.lifo)
-        self._claimed[token] = messages
-        while len(self._claimed) > MOST_CLAIMS_KEPT:
-            self._claimed.popitem(last=False)
-        return grants_of(queue, held.id, token, messages, won.recovered)
+        return held, token, await self._opened(held, token, won.rows), won.recovered
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
         """Ready messages, from where the last claim stopped; all else now and then, or when that is not enough."""
@@ -280,8 +350,21 @@ class PostgresStore:
             held = await self._queue(members[0].queue)
             params = {"queue": int(members[0].segment), "ids": sorted(ids), "token": token}
             rows = await self.link.run(lambda _, params=params: one(Ask("load", params)))
-            messages += delivered(held.name, int(members[0].segment), token, rows, lifo=held.lifo)
+            messages += await self._opened(held, token, rows)
         return messages
+
+    async def _opened(self, held: HeldQueue, token: str, rows: Rows) -> list[Message]:
+        """Claimed rows as messages. What no key at hand opens goes back, uncounted; if that is all, it is raised."""
+        messages = delivered(held.name, held.id, token, rows, lifo=held.lifo)
+        moved = {f"{held.id}-{row[0]}" for row in rows if row[-1]}
+        found, refused = open_messages(self._fields, messages, moved)
+        if refused:
+            for _, error in refused:
+                log.error("not delivered, and given back: %s", error)
+            await self.settle(held.name, [Release(message, UNREADABLE_FOR) for message, _ in refused])
+            if not found:
+                raise refused[0][1]
+        return found
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Until a notification, the next moment that something is due, or the next poll."""
@@ -325,6 +408,14 @@ class PostgresStore:
                 answers[place] = answer
         return [*answers]
 
+    async def settle_again(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        held = await self._queue(queue)
+        answers, changes, places = self._changes(held, settlements)
+        if changes:
+            for place, answer in zip(places, await self._settle(held, changes, again=True), strict=True):
+                answers[place] = answer
+        return [*answers]
+
     def _changes(
         self, held: HeldQueue, settlements: Sequence[Settlement]
     ) -> tuple[list[Answer], list[Change], list[int]]:
@@ -338,14 +429,15 @@ class PostgresStore:
                 answers.append(change)
             else:
                 answers.append(NOT_SETTLED)
-                changes.append(change)
+                changes.append(change if self._fields is None else seal_change(self._fields, held.name, change))
                 places.append(place)
         return answers, changes, places
 
-    async def _settle(self, held: HeldQueue, changes: list[Change]) -> Sequence[Answer]:
-        atomic = needs_transaction(changes)
+    async def _settle(self, held: HeldQueue, changes: list[Change], *, again: bool = False) -> Sequence[Answer]:
+        atomic = again or needs_transaction(changes)
         outcome: Outcome = await self.link.run(
-            lambda doubt: settle(held.id, changes, self.clock.now(), lifo=held.lifo, tried=doubt), atomic=atomic
+            lambda doubt: settle(held.id, changes, self.clock.now(), lifo=held.lifo, tried=doubt or again),
+            atomic=atomic,
         )
         if any(change.kind in ("release", "nack") for change in changes):
             held.forget()
@@ -380,15 +472,15 @@ class PostgresStore:
 
     async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.peek(queue, held.id, limit, lifo=held.lifo))
+        return await self.link.run(lambda _: inspect.peek(queue, held.id, limit, lifo=held.lifo, fields=self._fields))
 
     async def get(self, queue: str, message_id: str) -> MessageInfo:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.find(queue, held.id, message_id))
+        return await self.link.run(lambda _: inspect.find(queue, held.id, message_id, fields=self._fields))
 
     async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.failed(queue, held.id, limit))
+        return await self.link.run(lambda _: inspect.failed(queue, held.id, limit, fields=self._fields))
 
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
@@ -444,16 +536,28 @@ class PostgresStore:
 
     async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.load_state(held.id, ref))
+        found = await self.link.run(lambda _: inspect.load_state(held.id, ref))
+        return None if found is None else (open_state(self._fields, queue, ref, found[0]), found[1])
 
     async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
         held = await self._queue(queue)
         fresh = self.ids.bits(62)
+        if self._fields is not None:
+            value = self._fields.vault.seal(value, places.place_of("state", queue, ref), carry=True)
         return await self.link.run(lambda _: inspect.save_state(held.id, ref, value, etag, fresh))
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("write_token", {"id": id, "value": body}))))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return [(id, value) for id, value in await self.link.run(lambda _: one(Ask("list_tokens")))]
+
+    async def drop_token(self, id: str) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("drop_token", {"id": id}))))
 
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         held = await self._queue(message.queue)
-        async for chunk in read_payload(self._run, held.id, message):
+        async for chunk in read_payload(self._run, held.id, message, self._fields):
             yield chunk
 
     async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
@@ -462,7 +566,7 @@ class PostgresStore:
 
     async def read_history(self, part: HistoryPart) -> list[Record]:
         held = await self._queue(part.queue)
-        return await self.link.run(lambda _: history.read_part(part, held.id))
+        return await self.link.run(lambda _: history.read_part(part, held.id, self._fields))
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
@@ -483,7 +587,8 @@ class PostgresStore:
         held = await self._queue(queue)
         part = self.ids.bits(62) + 1
         now = await self.link.run(
-            lambda doubt: bulk.stage(queue, held.id, held.policy, part, messages, doubt=doubt), atomic=True
+            lambda doubt: bulk.stage(queue, held.id, held.policy, part, messages, self._fields, doubt=doubt),
+            atomic=True,
         )
         return Staged(len(messages), now, str(part).encode())
 
@@ -521,7 +626,7 @@ class PostgresStore:
         held = await self._queue(queue)
         block = await self.link.run(lambda _: scan.scan(queue, held.id, table, piece))
         if block is not None:
-            yield block
+            yield open_block(self._fields, queue, block)
 
     def requests(self) -> dict[str, int]:
         return dict(self.link.requests)
@@ -560,7 +665,7 @@ class PostgresStore:
         held = self._queues.get(name)
         if held is not None and not (refresh and self.clock.monotonic() - held.policy_at > POLICY_TTL):
             return held
-        id, policy = await self.link.run(lambda _: queues.load_queue(name))
+        id, policy = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         return self._remember(name, id, policy)
 
     def _remember(self, name: str, id: int, policy: QueuePolicy) -> HeldQueue:

@@ -18,7 +18,9 @@ __all__ = [
     "grants_of",
     "kept",
     "live_info",
+    "owned",
     "parse_ref",
+    "place_of",
     "plain",
     "ref_of",
     "story",
@@ -109,6 +111,7 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
             claimed_at,
             expires_at,
             owner,
+            _,
         ) = row
         ref = f"{queue_id}-{id}"
         name = ref if own_id is None else plain(own_id)
@@ -136,6 +139,18 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
     return messages
 
 
+def place_of(message: Message) -> int:
+    """The number of a message in its table."""
+    return int(message.ref.rpartition("-")[2])
+
+
+def owned(message: Message, token: str, owner: str) -> Message:
+    """A claimed message whose lease went on to another owner."""
+    return msgspec.structs.replace(
+        message, lease=msgspec.structs.replace(message.lease, token=f"{token}.{place_of(message)}", owner=owner)
+    )
+
+
 def grants_of(queue: str, queue_id: int, token: str, messages: Sequence[Message], recovered: set[int]) -> list[Grant]:
     """What a claim returns: plain data, one grant for the messages whose leases have the same version."""
     by_version: dict[int, list[Message]] = {}
@@ -144,7 +159,7 @@ def grants_of(queue: str, queue_id: int, token: str, messages: Sequence[Message]
     grants: list[Grant] = []
     for version, members in by_version.items():
         first = members[0]
-        ids = [int(message.ref.rpartition("-")[2]) for message in members]
+        ids = [place_of(message) for message in members]
         grants.append(
             Grant(
                 queue,
@@ -185,6 +200,8 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         expires_at,
         failure,
         error,
+        checksum,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     leased = state == State.IN_FLIGHT.value
@@ -209,6 +226,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         lease_expires_at_ms=expires_at,
         error=error,
         failure=story(failure),
+        checksum=checksum,
     )
 
 
@@ -233,6 +251,7 @@ def ended_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         reason,
         result,
         failure,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     return MessageInfo(

@@ -61,6 +61,7 @@ VERBS = (
     "release",
     "scan",
     "settle",
+    "sharing",
     "state",
     "stats",
     "sync_api",

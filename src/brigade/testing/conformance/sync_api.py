@@ -61,6 +61,8 @@ def test_the_sync_classes_have_every_name_of_the_async_ones(sync: type[Any], oth
         "address",
         "hire",
         "dismiss",
+        "settle_fully",
+        "tell_claimed",
     }
     missing = set(public(other)) - set(public(sync)) - internal
     assert not missing

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brigade.blobs import Blob, Create
 from brigade.clock import to_ms
 from brigade.errors import StaleLease, StoreUnavailable
-from brigade.stores.bucket.claim import Loaded, claim, load
+from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.keys import SegmentName, lane_name
 from brigade.stores.bucket.settle import Change, settle
@@ -159,14 +159,17 @@ def worker(process: Process, queue: str = JOBS) -> Proto[None]:
     idle = 0
     while not world.stopping:
         since = len(world.history)
+        limit = rng.choice((1, 1, 2, 5, 10, 50))
+        takers = rng.choice((1, 1, 1, 2, 5))
         try:
             grants = yield from claim(
                 process.env,
                 view,
-                limit=rng.choice((1, 1, 2, 5, 10, 50)),
+                limit=limit,
                 owner=process.name,
                 visibility=view.policy.visibility_timeout,
                 listing_ttl=1.0,
+                seats=Seats([process.name] * takers, [place % takers for place in range(limit)]),
             )
             loaded = yield from load(process.env, view, grants)
             held = yield from deliver(process, queue, loaded, since)

@@ -1,0 +1,1 @@
+"""The server: queues over HTTP, on any store. It needs the extra `server`."""

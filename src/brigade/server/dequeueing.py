@@ -1,0 +1,231 @@
+"""Dequeue: a consumer's turn in line, delivered so that an answer which nobody gets is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from starlette.types import Receive, Send
+
+from brigade.checks import check_limit, seconds
+from brigade.crypto.places import crc_of
+from brigade.errors import ConfigError, QueueNotFound
+from brigade.model import JSON_TYPE, Message
+from brigade.names import check_owner
+from brigade.queue import AsyncQueue
+from brigade.server.answers import Answer
+from brigade.server.call import Call, InvalidRequest, Stream, answer, failed, headers_of, send_answer, start_of
+from brigade.server.dispatcher import Held
+from brigade.server.service import Service
+from brigade.stores.remote.wire import Abandon, Delivered, Dequeue, Dequeued, Load, Loaded, Wait
+
+__all__ = ["abandon", "add_states", "dequeue", "dequeue_with_state", "gone", "load", "wait", "wire_of"]
+
+
+async def dequeue(service: Service, call: Call, wanted: Dequeue) -> Stream:
+    """Messages, after waiting for them if need be."""
+    return await _dequeue(service, call, wanted, stateful=False)
+
+
+async def dequeue_with_state(service: Service, call: Call, wanted: Dequeue) -> Stream:
+    """Messages, each with its workflow state."""
+    return await _dequeue(service, call, wanted, stateful=True)
+
+
+async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: bool) -> Stream:
+    """Check what is asked for before anybody waits."""
+    limits = service.limits
+    limit = check_limit(wanted.limit, limits.most_messages)
+    patience = seconds(wanted.wait, "wait")
+    if patience > limits.most_wait:
+        raise InvalidRequest(f"wait is {patience:g}; use up to {limits.most_wait:g} seconds and ask again", "wait")
+    owner = call.client if wanted.owner is None else check_owner(wanted.owner)
+    queue = await call.queue(wanted.queue)
+    visibility = queue.policy.visibility_timeout
+    if wanted.visibility is not None:
+        visibility = seconds(wanted.visibility, "visibility", low=0.001)
+
+    async def work() -> Answer:
+        try:
+            held = await service.dispatcher.take(
+                queue.name, limit=limit, owner=owner, visibility=visibility, wait=patience
+            )
+        except QueueNotFound as error:
+            service.forget(queue.name)
+            return failed(error, call.correlation)
+        except Exception as error:
+            return failed(error, call.correlation)
+        try:
+            return await _made(service, queue, held, raw=wanted.raw, stateful=stateful)
+        except BaseException as error:
+            service.dispatcher.give_back(queue.name, held)
+            if not isinstance(error, Exception):
+                raise
+            return failed(error, call.correlation)
+
+    async def stream(receive: Receive, send: Send) -> None:
+        await _deliver(service, call, receive, send, work)
+
+    return stream
+
+
+async def _made(service: Service, queue: AsyncQueue, held: Sequence[Held], *, raw: bool, stateful: bool) -> Answer:
+    messages = [one.message for one in held]
+    delivered = [wire_of(one, raw=raw) for one in held]
+    if stateful:
+        await add_states(service, delivered)
+    paused = not held and await service.hub.store.paused(queue.name)
+    told = service.failures(queue.name) if raw else []
+    made = answer(
+        Dequeued(messages=delivered, paused=paused, failed=told),
+        correlation=messages[0].correlation_id if len(messages) == 1 else None,
+    )
+    queue.tell_claimed(messages, [one.grant for one in held])
+    if held:
+        dispatcher = service.dispatcher
+        made.undo = lambda: dispatcher.background(dispatcher.release(queue.name, held))
+    return made
+
+
+async def add_states(service: Service, delivered: Sequence[Delivered]) -> None:
+    """Put its workflow state beside each message."""
+    for one in delivered:
+        found = await service.hub.store.load_state(one.queue, one.ref)
+        one.state, one.state_etag = (msgspec.Raw(found[0]), found[1]) if found else (None, None)
+
+
+async def _deliver(
+    service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Awaitable[Answer]]
+) -> None:
+    """The last byte is held back until the connection is seen to stand: without it the client has nothing."""
+    answers = service.answers
+    kept = answers.attach(call.key, work)
+    leaving = asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait({kept.task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done() or kept.task.cancelled():
+            answers.detach(kept)
+            return
+        made = kept.task.result()
+        await send(start_of(made, headers_of(made, service, call.correlation)))
+        await send({"type": "http.response.body", "body": made.body[:-1], "more_body": True})
+        await asyncio.sleep(0)
+        if leaving.done():
+            answers.detach(kept)
+            return
+        await send({"type": "http.response.body", "body": made.body[-1:]})
+    except asyncio.CancelledError:
+        answers.detach(kept)
+        raise
+    finally:
+        leaving.cancel()
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def wire_of(held: Held, *, raw: bool) -> Delivered:
+    """A claimed message with its payload, as another language or as our own client reads it."""
+    message = held.message
+    made = to_wire(message)
+    if raw:
+        made.grant = held.grant
+        made.payload_base64 = message.body
+    elif message.body is not None:
+        _show(made, message.body)
+    return made
+
+
+def to_wire(message: Message) -> Delivered:
+    """A claimed message without its payload."""
+    return Delivered(
+        id=message.id,
+        queue=message.queue,
+        ref=message.ref,
+        content_type=message.content_type,
+        size=message.size,
+        priority=message.priority,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        correlation_id=message.correlation_id,
+        enqueued_at_ms=message.enqueued_at_ms,
+        claimed_at_ms=message.claimed_at_ms,
+        lease=message.lease,
+        attributes=dict(message.attributes),
+        group=message.group,
+        checksum=crc_of(message.checksum),
+        failure=message.failure,
+    )
+
+
+def _show(made: Delivered, body: bytes) -> None:
+    """JSON as JSON and text as text, where they are what they say; everything else as base64."""
+    try:
+        if made.content_type == JSON_TYPE:
+            msgspec.json.decode(body)
+            made.payload = msgspec.Raw(body)
+            return
+        if made.content_type.startswith("text/"):
+            made.payload = body.decode()
+            return
+    except (ValueError, RecursionError):
+        pass
+    made.payload_base64 = body
+
+
+async def abandon(service: Service, call: Call, wanted: Abandon) -> Answer:
+    """Give back what a dequeue under this key has won, or call it off."""
+    folder = call.route.path.removesuffix("abandon")
+    keys = [call.key_of(folder + name, wanted.key) for name in ("dequeue", "dequeueWithState")]
+    return answer({"abandoned": any(service.answers.abandon(key) for key in keys)})
+
+
+async def load(service: Service, call: Call, wanted: Load) -> Answer:
+    """The messages of grants that another process won."""
+    if len(wanted.grants) > service.limits.most_messages:
+        raise InvalidRequest(
+            f"grants has {len(wanted.grants)} grants; send up to {service.limits.most_messages}", "grants"
+        )
+    for queue in {grant.queue for grant in wanted.grants}:
+        await call.queue(queue)
+    try:
+        messages = await service.hub.store.load(wanted.grants)
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        if isinstance(error, ConfigError | QueueNotFound):
+            raise
+        raise InvalidRequest("grants holds what no claim gives; send grants as they were won", "grants") from None
+    made = [to_wire(message) for message in messages]
+    for message, one in zip(messages, made, strict=True):
+        one.payload_base64 = message.body
+    return answer(Loaded(made))
+
+
+async def wait(service: Service, call: Call, wanted: Wait) -> Stream:
+    """Return when there may be something to claim. Whoever waits here counts as a consumer."""
+    queue = await call.queue(wanted.queue)
+    longest = min(seconds(wanted.seconds, "seconds"), service.limits.most_wait)
+
+    async def stream(receive: Receive, send: Send) -> None:
+        try:
+            with service.dispatcher.seat():
+                waiting = asyncio.ensure_future(service.hub.store.wait(queue.name, longest))
+                leaving = asyncio.ensure_future(gone(receive))
+                try:
+                    await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                    if not waiting.done():
+                        return
+                    waiting.result()
+                finally:
+                    waiting.cancel()
+                    leaving.cancel()
+                    await asyncio.gather(waiting, leaving, return_exceptions=True)
+            made = answer({})
+        except Exception as error:
+            made = failed(error, call.correlation)
+        await send_answer(send, made, headers_of(made, service, call.correlation))
+
+    return stream

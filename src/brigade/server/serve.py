@@ -1,0 +1,200 @@
+"""A server's life: open the store, listen, serve, and on the way out give back what nobody got."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import uvicorn
+
+from brigade.errors import ConfigError
+from brigade.hub import AsyncHub
+from brigade.server.app import LOOPBACK, make_app
+from brigade.server.auth.gate import gate_for
+from brigade.server.auth.tls import TLS
+from brigade.server.metrics import count_from_now
+from brigade.server.service import Limits, Service
+
+__all__ = ["ServerConfig", "Serving", "default_consumers", "serve"]
+
+log = logging.getLogger("brigade.server")
+BACKLOG = 2048
+
+
+def default_consumers() -> int:
+    """Consumers that may wait at once: 64 for each processor, from 128 to 4096."""
+    return min(4096, max(128, 64 * (os.cpu_count() or 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where a server listens, on which store, and how much it takes."""
+
+    url: str
+    host: str = "127.0.0.1"
+    port: int = 8421
+    grace: float = 10.0
+    auth: str = "none"
+    tls: TLS | None = None
+    limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}; use 1 to 65535, or 0 for any that is free")
+        if self.url.startswith(("http://", "https://")):
+            raise ConfigError("url is another server; name the store itself")
+        if self.auth not in ("none", "tokens"):
+            raise ConfigError(f"auth is {self.auth!r}; use tokens, or none on this machine alone")
+        if not _is_loopback(self.host) and not self.authenticated:
+            raise ConfigError(
+                f"host is {self.host!r}, which other machines can reach, and nothing checks who asks: set auth to "
+                "tokens (`brigade token create` makes one), or tls_client_ca to let in only clients with a certificate "
+                "of yours, or listen on 127.0.0.1"
+            )
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether something checks who asks."""
+        return self.auth == "tokens" or (self.tls is not None and self.tls.client_ca is not None)
+
+
+def _is_loopback(host: str) -> bool:
+    if host in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: a server that is one part of a process leaves signals to it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Serving:
+    """A running server: `async with Serving(config) as serving`."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self._hub = AsyncHub(config.url, **config.options)
+        self._socket: socket.socket | None = None
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._service: Service | None = None
+
+    @property
+    def service(self) -> Service:
+        assert self._service is not None
+        return self._service
+
+    @property
+    def address(self) -> str:
+        """The URL that clients connect to."""
+        assert self._socket is not None
+        host, port = self._socket.getsockname()[:2]
+        scheme = "http" if self.config.tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        self._socket = _listen(self.config.host, self.config.port)
+        try:
+            await self._hub.open()
+            gate = await gate_for(self._hub, self.config.auth)
+            self._service = Service(self._hub, self.config.limits, gate)
+            count_from_now(self._service)
+            hosts = None if self.config.authenticated else {*LOOPBACK, self.config.host.lower()}
+            app = make_app(self._service, hosts=hosts)
+            self._server = _Server(_uvicorn_config(app, self.config))
+            self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        except BaseException:
+            self._socket.close()
+            await self._hub.close()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Take nobody in any more, and end what waits or streams. Called from any thread."""
+        self._hub.loop.call_soon_threadsafe(self.service.stop)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop taking, let requests end, release what is undelivered."""
+        assert self._server is not None
+        assert self._task is not None
+        assert self._socket is not None
+        self.service.stop()
+        self._server.should_exit = True
+        try:
+            await self._task
+        finally:
+            self._socket.close()
+            await self.service.dispatcher.close()
+            await self._hub.close()
+
+    async def ended(self) -> None:
+        """Return if the server ends by itself, which it doesn't unless something is wrong."""
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket. It is bound before anything is opened, so that a port in use costs nothing."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise ConfigError(f"port {port} on {host} cannot be used: {error.strerror or error}; choose another") from None
+    return made
+
+
+def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(config.grace)),
+        backlog=BACKLOG,
+        **(config.tls.uvicorn() if config.tls else {}),
+    )
+
+
+async def serve(config: ServerConfig, *, ready: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT. `ready` is told the address when connections are taken."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, stop.set)
+    try:
+        async with Serving(config) as serving:
+            ready(serving.address)
+            ending = asyncio.create_task(serving.ended())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not stop.is_set():
+                await ending
+            ending.cancel()
+    finally:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(one)

@@ -1,0 +1,180 @@
+"""HTTP to a server: what can be repeated is repeated, and what can't says that its outcome is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from brigade._version import __version__
+from brigade.clock import SystemClock
+from brigade.errors import BrigadeError, StoreUnavailable
+from brigade.ids import Ids
+from brigade.stores.remote.faults import OutcomeUnknown, Throttled, error_of
+from brigade.stores.remote.wire import FRAMES, KEY, RETRY_OF, SERVER, Fault
+
+__all__ = ["Client"]
+
+T = TypeVar("T")
+PATIENCE = 10.0
+"""Seconds for which a request whose connection failed is tried again: a server may be restarting."""
+
+OK = 200
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+CONNECTING = 5.0
+ANSWERING = 60.0
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+class Client:
+    """One server, many requests at a time."""
+
+    def __init__(self, base: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
+        self.base = base
+        self.ids = Ids()
+        self.counts: Counter[str] = Counter()
+        self.server: str | None = None
+        self._monotonic = SystemClock().monotonic
+        headers = {"User-Agent": f"brigade/{__version__}"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.AsyncClient(
+            base_url=base,
+            headers=headers,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30),
+            timeout=httpx.Timeout(ANSWERING, connect=CONNECTING, pool=None),
+            verify=tls or True,
+            trust_env=urlsplit(base).hostname not in LOOPBACK,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, kind: type[T], *, patience: float = PATIENCE, **query: str | int) -> T:
+        """Read something. It is repeated freely."""
+        return await self._again("GET", path, kind, patience=patience, params=query)
+
+    async def post(
+        self,
+        path: str,
+        body: Any,
+        kind: type[T],
+        *,
+        key: str | None = None,
+        once: bool = False,
+        answering: float = ANSWERING,
+        patience: float = PATIENCE,
+    ) -> T:
+        """Change something under a key: repeated, it is carried out once.
+
+        With `once` a server that can't know whether it was carried out refuses; without it, doing it twice is harmless,
+        or the store can tell.
+        """
+        content = msgspec.json.encode(body)
+        return await self._again(
+            "POST",
+            path,
+            kind,
+            key=key or self.ids.nonce(),
+            once=once,
+            patience=patience,
+            answering=answering,
+            content=content,
+        )
+
+    async def send(self, path: str, chunks: AsyncIterator[bytes], kind: type[T]) -> T:
+        """Stream something. It can't be repeated."""
+        try:
+            response = await self._request("POST", path, {"Content-Type": FRAMES}, ANSWERING, content=chunks)
+        except httpx.ConnectError as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise self._unknown(error) from error
+        return self._read(response, kind)
+
+    async def stream(self, path: str, **query: str) -> AsyncIterator[bytes]:
+        """The bytes of an answer, as they come."""
+        self.counts["http_get"] += 1
+        try:
+            async with self._http.stream("GET", path, params=query) as response:
+                if response.status_code != OK:
+                    await response.aread()
+                    raise self._error(response)
+                async for chunk in response.aiter_bytes():
+                    yield chunk
+        except httpx.TransportError as error:
+            raise StoreUnavailable(f"the payload from {self.base} broke off ({_why(error)}); read it again") from error
+
+    async def _again(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        key: str | None = None,
+        once: bool = False,
+        patience: float = PATIENCE,
+        answering: float = ANSWERING,
+        **what: Any,
+    ) -> T:
+        end = self._monotonic() + patience
+        pause = FIRST_PAUSE
+        headers = {} if key is None else {KEY: key}
+        while True:
+            try:
+                return self._read(await self._request(method, path, headers, answering, **what), kind)
+            except httpx.TransportError as error:
+                if key is not None and not isinstance(error, httpx.ConnectError):
+                    headers.setdefault(RETRY_OF, self.server or "unknown")
+                if self._monotonic() + pause > end:
+                    unknown = once and RETRY_OF in headers
+                    raise (self._unknown(error) if unknown else self._unreachable(error)) from error
+            except Throttled as error:
+                if self._monotonic() + error.retry_after > end:
+                    raise
+                pause = error.retry_after
+            await asyncio.sleep(pause * self.ids.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _request(
+        self, method: str, path: str, headers: Mapping[str, str], answering: float, **what: Any
+    ) -> httpx.Response:
+        self.counts[f"http_{method.lower()}"] += 1
+        timeout = httpx.Timeout(answering, connect=CONNECTING, pool=None)
+        return await self._http.request(method, path, headers=headers, timeout=timeout, **what)
+
+    def _read(self, response: httpx.Response, kind: type[T]) -> T:
+        self.server = response.headers.get(SERVER, self.server)
+        if response.status_code != OK:
+            raise self._error(response)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise StoreUnavailable(
+                f"{self.base} answered what this version doesn't understand ({error}); is it a newer server?"
+            ) from None
+
+    def _error(self, response: httpx.Response) -> BrigadeError:
+        try:
+            return error_of(msgspec.json.decode(response.content, type=Fault))
+        except (msgspec.DecodeError, ValueError):
+            return StoreUnavailable(f"{self.base} answered with status {response.status_code}; is it a brigade server?")
+
+    def _unreachable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.base} does not answer ({_why(error)}); is `brigade serve` running there?")
+
+    def _unknown(self, error: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the answer of {self.base} was lost ({_why(error)}), so it may or may not have been carried out; "
+            "look before you repeat it, or enqueue with an id of your own, which may be repeated safely"
+        )
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,378 @@
+"""The remote store: every verb is a request to a server, which does the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import zlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import msgspec
+
+from brigade.clock import Clock, SystemClock
+from brigade.crypto.places import crc_of
+from brigade.errors import BrigadeError, CorruptObject, PayloadTooLarge, StoreUnavailable
+from brigade.machine import State
+from brigade.model import (
+    Ack,
+    Extend,
+    FailedMessage,
+    Grant,
+    Message,
+    MessageInfo,
+    Nack,
+    Receipt,
+    Settlement,
+    Stats,
+)
+from brigade.policy import QueuePolicy, decode_policy, encode_policy
+from brigade.stores import Failed, Outgoing, Settled
+from brigade.stores.remote import wire
+from brigade.stores.remote.client import Client
+from brigade.stores.remote.faults import error_of
+
+__all__ = ["RemoteStore"]
+
+QUEUE = "/v1/queue/"
+MOST_BYTES = 4 * 1024 * 1024
+MOST_UNLOADED = 10_000
+MARGIN = 30.0
+OPENING = 2.0
+CLOSING = 2.0
+
+
+class RemoteStore:
+    """Queues behind a server. One instance belongs to one event loop."""
+
+    def __init__(self, base: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._client = Client(base, token, tls)
+        self.clock: Clock = SystemClock()
+        self.on_failure: Callable[[Failed], None] | None = None
+        self._info = wire.Info("", "", 0, 1000, 100_000, 60.0)
+        self._unloaded: OrderedDict[tuple[str, str, tuple[int, ...]], Message] = OrderedDict()
+        self._paused: dict[str, bool] = {}
+        self._policies: dict[str, QueuePolicy] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended: set[str] = set()
+
+    async def open(self) -> None:
+        """Ask the server who it is, and what time it has."""
+        local = SystemClock()
+        before = local.now()
+        try:
+            self._info = await self._client.get("/v1/info", wire.Info, patience=OPENING)
+        except BaseException:
+            await self._client.close()
+            raise
+        after = local.now()
+        offset = self._info.now_ms - (before + after) // 2
+        if abs(offset) > (after - before) // 2 + 5:
+            self.clock = SystemClock(offset)
+
+    async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
+        if policy is None:
+            found = await self._post("open", wire.Opening(queue=name, create=create), wire.Policy)
+        else:
+            body = wire.OpenQueue(queue=name, policy=encode_policy(policy), replace=replace, create=create)
+            found = await self._post("policy", body, wire.Policy)
+        stored = decode_policy(found.policy, source=f"the policy of queue {name!r}")
+        self._policies[name] = stored
+        return stored
+
+    async def queues(self) -> list[str]:
+        return (await self._client.get(QUEUE + "list", wire.Names)).queues
+
+    async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
+        self._check_sizes(queue, messages)
+        receipts: list[Receipt] = []
+        for some in self._batches(messages):
+            if any(not isinstance(one.payload, bytes) for one in some):
+                receipts += (await self._client.send(QUEUE + "enqueue", _frames(queue, some), wire.Enqueued)).receipts
+            else:
+                body = wire.Enqueue(queue=queue, messages=[_new(one) for one in some], create=False)
+                once = any(one.id is None for one in some)
+                receipts += (await self._post("enqueue", body, wire.Enqueued, once=once)).receipts
+        return receipts
+
+    def _check_sizes(self, queue: str, messages: Sequence[Outgoing]) -> None:
+        """A batch that needs several requests is refused before the first of them."""
+        policy = self._policies.get(queue)
+        for one in messages if policy is not None and len(messages) > 1 else ():
+            if isinstance(one.payload, bytes) and policy is not None and len(one.payload) > policy.max_payload:
+                raise PayloadTooLarge(
+                    f"the payload has {len(one.payload)} bytes, but queue {queue!r} takes {policy.max_payload}; "
+                    "raise max_payload in its policy, or send a reference"
+                )
+
+    def _batches(self, messages: Sequence[Outgoing]) -> list[list[Outgoing]]:
+        batches: list[list[Outgoing]] = [[]]
+        size = 0
+        for one in messages:
+            length = len(one.payload) if isinstance(one.payload, bytes) else 0
+            if batches[-1] and (len(batches[-1]) >= self._info.most_messages or size + length > MOST_BYTES):
+                batches.append([])
+                size = 0
+            batches[-1].append(one)
+            size += length
+        return batches
+
+    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        return await self.claim_within(queue, limit=limit, owner=owner, visibility=visibility, wait=0)
+
+    async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
+        """The server does the waiting. An answer that nobody gets to read is given back."""
+        body = wire.Dequeue(
+            queue=queue,
+            limit=min(limit, self._info.most_messages),
+            wait=min(wait, self._info.most_wait),
+            owner=owner,
+            visibility=visibility,
+            raw=True,
+        )
+        key = self._client.ids.nonce()
+        try:
+            answer = await self._post("dequeue", body, wire.Dequeued, key=key, answering=body.wait + MARGIN)
+        except (asyncio.CancelledError, StoreUnavailable):
+            self._background(self._abandon(key))
+            raise
+        self._paused[queue] = answer.paused
+        if self.on_failure is not None:
+            for failed in answer.failed:
+                self.on_failure(failed)
+        return [self._won(one) for one in answer.messages]
+
+    def _won(self, delivered: wire.Delivered) -> Grant:
+        message = _message(delivered)
+        grant = delivered.grant
+        if grant is None:
+            lease = message.lease
+            grant = Grant(
+                message.queue,
+                message.ref,
+                lease.token,
+                lease.version,
+                lease.owner,
+                lease.expires_at_ms,
+                (0,),
+                (message.attempt,),
+                (message.max_attempts,),
+            )
+        self._unloaded[grant.segment, grant.token, grant.members] = message
+        while len(self._unloaded) > MOST_UNLOADED:
+            self._unloaded.popitem(last=False)
+        return grant
+
+    async def _abandon(self, key: str) -> None:
+        with contextlib.suppress(BrigadeError):
+            await self._client.post(QUEUE + "abandon", wire.Abandon(key=key), dict[str, bool])
+
+    async def load(self, grants: Sequence[Grant]) -> list[Message]:
+        found = [self._unloaded.pop((grant.segment, grant.token, grant.members), None) for grant in grants]
+        if missing := [grant for grant, message in zip(grants, found, strict=True) if message is None]:
+            loaded: list[Message] = []
+            for start in range(0, len(missing), self._info.most_messages):
+                body = wire.Load(grants=missing[start : start + self._info.most_messages])
+                loaded += [_message(one) for one in (await self._post("load", body, wire.Loaded)).messages]
+            return [message for message in found if message is not None] + loaded
+        return [message for message in found if message is not None]
+
+    async def wait(self, queue: str, seconds: float) -> None:
+        seconds = min(seconds, self._info.most_wait)
+        await self._post("wait", wire.Wait(queue, seconds), dict[str, Any], answering=seconds + MARGIN)
+
+    def wake(self, queue: str) -> None:
+        """The server knows of what goes through it."""
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:
+        answers: list[Settled | BrigadeError] = []
+        self._ended.add(queue)
+        for start in range(0, len(settlements), self._info.most_messages):
+            some = settlements[start : start + self._info.most_messages]
+            body = wire.SettleBatch(queue, [_settlement(one) for one in some])
+            try:
+                answers += map(_settled, (await self._post("settle", body, wire.Answered)).results)
+            except BrigadeError as error:
+                if not answers and len(some) == len(settlements):
+                    raise
+                answers += [error] * len(some)
+        return answers
+
+    async def paused(self, queue: str) -> bool:
+        return self._paused.get(queue, False)
+
+    async def stats(self, queue: str) -> Stats:
+        return await self._client.get(QUEUE + "stats", Stats, queue=queue)
+
+    async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
+        limit = min(limit, self._info.most_listed)
+        return (await self._client.get(QUEUE + "peek", wire.Found, queue=queue, limit=limit)).messages
+
+    async def get(self, queue: str, message_id: str) -> MessageInfo:
+        return await self._client.get(QUEUE + "get", MessageInfo, queue=queue, id=message_id)
+
+    async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
+        limit = min(limit, self._info.most_listed)
+        return (await self._client.get(QUEUE + "failed", wire.Parked, queue=queue, limit=limit)).messages
+
+    async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
+        body = wire.Redrive(queue, None if ids is None else sorted(ids), limit)
+        return (await self._post("redrive", body, wire.Count)).count
+
+    async def purge(self, queue: str, *, failed_only: bool = False) -> int:
+        return (await self._post("purge", wire.Purge(queue, failed_only), wire.Count)).count
+
+    async def pause(self, queue: str) -> None:
+        await self._post("pause", wire.QueueOnly(queue), dict[str, Any])
+
+    async def resume(self, queue: str) -> None:
+        await self._post("resume", wire.QueueOnly(queue), dict[str, Any])
+
+    async def delete(self, queue: str) -> None:
+        await self._post("delete", wire.QueueOnly(queue), dict[str, Any])
+
+    async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
+        found = await self._client.get(QUEUE + "state", wire.StateValue, queue=queue, ref=ref)
+        return None if found.etag is None else (msgspec.json.encode(found.value), found.etag)
+
+    async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
+        body = wire.SaveState(queue, ref, msgspec.Raw(value), etag, correlation)
+        return (await self._post("state", body, wire.SavedState)).etag
+
+    async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
+        size = checksum = 0
+        chunks = self._client.stream(QUEUE + "payload", queue=message.queue, ref=message.ref)
+        async with contextlib.aclosing(chunks):  # pyright: ignore[reportArgumentType]
+            async for chunk in chunks:
+                size += len(chunk)
+                checksum = zlib.crc32(chunk, checksum)
+                yield chunk
+        if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
+            reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
+            raise CorruptObject(message.ref, reason, "discard what was read, and restore it or reject the message")
+
+    async def forget(self, queue: str) -> None:
+        self._ended.discard(queue)
+        await self._post("forget", wire.QueueOnly(queue), dict[str, Any])
+
+    async def sweep(self, queue: str) -> dict[str, int]:
+        swept = await self._post("sweep", wire.QueueOnly(queue), wire.Swept)
+        if self.on_failure is not None:
+            for failed in swept.failed:
+                self.on_failure(failed)
+        return swept.done
+
+    def requests(self) -> dict[str, int]:
+        return dict(self._client.counts)
+
+    async def close(self) -> None:
+        """See what was called off to its end, and have the server finish what was settled here."""
+        for queue in self._ended:
+            with contextlib.suppress(BrigadeError):
+                body = wire.QueueOnly(queue)
+                await self._client.post(QUEUE + "forget", body, dict[str, Any], patience=0, answering=CLOSING)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=CLOSING)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._client.close()
+
+    async def _post(self, path: str, body: Any, kind: type[Any], **how: Any) -> Any:
+        return await self._client.post(QUEUE + path, body, kind, **how)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _new(one: Outgoing) -> wire.NewBody:
+    small = isinstance(one.payload, bytes)
+    made = wire.NewBody(
+        streamed=not small,
+        priority=one.priority,
+        delay=one.delay,
+        id=one.id,
+        group=one.group,
+        ttl=one.ttl,
+        max_attempts=one.max_attempts,
+        attributes=one.attributes,
+        correlation_id=one.correlation_id,
+        content_type=one.content_type,
+    )
+    if isinstance(one.payload, bytes):
+        made.payload_base64 = one.payload
+    return made
+
+
+async def _frames(queue: str, messages: Sequence[Outgoing]) -> AsyncIterator[bytes]:
+    """The messages as frames: what is known of all, then the streams in order."""
+    yield _frame(msgspec.json.encode(wire.Enqueue(queue=queue, messages=[_new(one) for one in messages], create=False)))
+    for one in messages:
+        if isinstance(one.payload, bytes):
+            continue
+        async for chunk in one.payload:
+            for start in range(0, len(chunk), wire.FRAME_SIZE):
+                yield _frame(chunk[start : start + wire.FRAME_SIZE])
+        yield _frame(b"")
+
+
+def _frame(piece: bytes) -> bytes:
+    return len(piece).to_bytes(4) + piece
+
+
+def _message(one: wire.Delivered) -> Message:
+    return Message(
+        one.id,
+        one.queue,
+        one.payload_base64,
+        one.content_type,
+        one.size,
+        one.priority,
+        one.attempt,
+        one.max_attempts,
+        one.correlation_id,
+        one.attributes,
+        one.group,
+        one.enqueued_at_ms,
+        one.lease,
+        one.failure,
+        one.ref,
+        one.claimed_at_ms,
+        one.checksum,
+    )
+
+
+def _settlement(one: Settlement) -> wire.SettleBody:
+    message, lease = one.message, one.message.lease
+    body = wire.SettleBody(
+        id=message.id,
+        token=lease.token,
+        ref=message.ref,
+        version=lease.version,
+        owner=lease.owner,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        correlation_id=message.correlation_id,
+        claimed_at_ms=message.claimed_at_ms,
+    )
+    if isinstance(one, Ack):
+        body.op, body.result = "ack", one.result
+    elif isinstance(one, Nack):
+        body.op, body.error, body.delay, body.reject = "nack", one.error, one.delay, one.reject
+        body.intent = "failure" if one.penalize else "defer"
+    elif isinstance(one, Extend):
+        body.op, body.seconds = "extend", one.seconds
+    else:
+        body.op, body.delay = "release", one.delay
+    return body
+
+
+def _settled(one: wire.Settled) -> Settled | BrigadeError:
+    if one.error is not None:
+        return error_of(one.error)
+    return Settled(one.state or State.READY, one.lease, one.attempts, one.max_attempts, one.due_at_ms)
