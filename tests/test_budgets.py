@@ -198,7 +198,10 @@ def test_importing_brigade_imports_few_modules() -> None:
 def test_modules_are_small() -> None:
     """Modules of 100 to 400 lines; over 600 needs a reason."""
     package = Path(brigade.__file__).parent
-    reasons = {"stores/bucket/store.py": "one class that ties the protocol to a process; split when it grows"}
+    reasons = {
+        "stores/bucket/store.py": "one class that ties the protocol to a process; split when it grows",
+        "stores/postgres/store.py": "the same for statements and their connections",
+    }
     large = {
         str(path.relative_to(package)): lines
         for path in package.rglob("*.py")

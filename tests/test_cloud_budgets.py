@@ -14,6 +14,7 @@ import pytest
 import brigade
 from brigade.blobs import cloud
 from brigade.blobs.cloud import CloudBlobs
+from brigade.stores import Outgoing, Staged, StagingStore
 from brigade.stores.bucket import store as store_module
 from brigade.testing.servers.fixtures import seaweedfs_server
 from brigade.testing.servers.proxy import Proxy
@@ -160,3 +161,27 @@ async def test_eight_processes_at_most_double_the_requests_a_message(proxy: Prox
     done = [int(out) for out, _ in said]
     assert sum(done) == count
     assert together.total() <= 2 * alone.total(), (done, alone, together)
+
+
+async def test_a_bulk_job_and_its_work_cost_at_most_a_hundredth_of_a_request_each(proxy: Proxy, url: str) -> None:
+    """Staged by two tasks, published by a third process, worked off by a fourth, to the last history file."""
+    messages = [Outgoing(b"x" * 200, "text/plain") for _ in range(10_000)]
+    parts: list[Staged] = []
+    for _ in range(2):
+        async with brigade.connect_async(url) as task:
+            await task.queue("tasks")
+            assert isinstance(task.store, StagingStore)
+            parts.append(await task.store.stage("tasks", "job", messages))
+    async with brigade.connect_async(url) as driver:
+        assert isinstance(driver.store, StagingStore)
+        assert await driver.store.publish("tasks", "job", parts) == 20_000
+    bulk = proxy.total
+    async with brigade.connect_async(url) as consumer:
+        queue = await consumer.queue("tasks")
+        done = 0
+        while done < 20_000:
+            claimed = await queue.claim(5000, wait=10)
+            assert not [answer for answer in await queue.ack_many(claimed) if isinstance(answer, Exception)]
+            done += len(claimed)
+    assert bulk / 20_000 <= 0.005
+    assert proxy.total / 20_000 <= 0.01

@@ -38,15 +38,21 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(found[1], found[2], text.count("\n", 0, found.start(2)) + 1)
 
 
-def with_examples() -> list[Path]:
-    return [page for page in PAGES if any(b.language in ("python", "console", "bash") for b in blocks(page))]
+def with_examples() -> list[Any]:
+    """The pages with something to run. Those on Spark go where the other tests on Spark do: one Java is enough."""
+    spark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+    return [
+        pytest.param(page, marks=spark if page.name.startswith("spark") else [], id=name_of(page))
+        for page in PAGES
+        if any(b.language in ("python", "console", "bash") for b in blocks(page))
+    ]
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", with_examples(), ids=name_of)
+@pytest.mark.parametrize("page", with_examples())
 def test_examples_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,14 @@ import pytest
 from brigade.errors import ConfigError
 from brigade.spark.java import prepare_java
 from brigade.spark.session import local_session
+from brigade.testing.servers.fixtures import seaweedfs_server
+from brigade.testing.servers.s3 import s3_url
+from postgres_server import postgres, postgres_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["postgres", "postgres_url", "seaweedfs_server"]
 HERE = Path(__file__).parent
 
 
@@ -51,3 +56,19 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session = local_session("brigade-tests", cores=2, settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["file", "s3", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of each kind that Spark works on."""
+    if request.param == "s3":
+        return s3_url(request.getfixturevalue("seaweedfs_server"), f"spark/{uuid.uuid4().hex}")
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return f"file://{tmp_path}/store?fsync=off"
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue name that nobody has used."""
+    return f"q-{uuid.uuid4().hex[:12]}"

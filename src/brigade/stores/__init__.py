@@ -23,6 +23,7 @@ __all__ = [
     "ChoosingStore",
     "Failed",
     "JoiningStore",
+    "NotingStore",
     "Outgoing",
     "PatientStore",
     "ProtectedStore",
@@ -334,3 +335,19 @@ class ScanningStore(Protocol):
     def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
         """The rows of a piece. What ended since it was made is left out."""
         ...
+
+
+@runtime_checkable
+class NotingStore(Protocol):
+    """A store that keeps notes beside a queue: what a stream of Spark has leased, under a name of its own.
+
+    A note that is neither written anew nor dropped goes after a week.
+    """
+
+    async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
+        """Write a note unless there is one of that name; returns the one that is there."""
+        ...
+
+    async def read_note(self, queue: str, name: str) -> bytes | None: ...
+
+    async def drop_note(self, queue: str, name: str) -> None: ...

@@ -75,6 +75,8 @@ _LEASE: dict[str, DataType] = {
     "claimed_at": _TIME,
     "lease_expires_at": _TIME,
 }
+_TOKEN: dict[str, DataType] = {"lease_token": _TEXT}
+"""Whoever has it may settle the message: streams give it to the rows that they have leased, tables never show it."""
 
 MESSAGES = _struct(
     {
@@ -87,6 +89,7 @@ MESSAGES = _struct(
         "attempts": _WHOLE,
         "max_attempts": _WHOLE,
         **_LEASE,
+        **_TOKEN,
         "error": _TEXT,
         "failure": _FAILURE,
         "ref": _TEXT,
@@ -169,7 +172,7 @@ class Scanned:
             blocks = self._blocks(place, queue, piece)
             try:
                 while (block := runner.run(_next(blocks))) is not None:
-                    yield to_batch(block, schema, {"queue": queue})
+                    yield to_batch(block, schema, {"queue": queue, "lease_token": None})
             finally:
                 runner.run(blocks.aclose())
 

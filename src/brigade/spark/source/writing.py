@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from brigade.errors import BrigadeError, ConfigError
@@ -19,7 +19,7 @@ from brigade.spark.source.options import Place, Settings
 from brigade.spark.source.rows import Columns
 from brigade.stores import Staged, StagingStore
 
-__all__ = ["BulkWriter", "Target", "Written"]
+__all__ = ["BulkStreamWriter", "BulkWriter", "Target", "Written"]
 
 AHEAD = 4
 """So many batches of a task are on their way to the store while the next is made ready."""
@@ -30,9 +30,10 @@ _END = object()
 class Written(WriterCommitMessage):
     """What one task has staged."""
 
-    def __init__(self, partition: int, staged: list[Staged]) -> None:
+    def __init__(self, partition: int, staged: list[Staged], job: str) -> None:
         self.partition = partition
         self.staged = staged
+        self.job = job
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -107,7 +108,7 @@ class BulkWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Batch]) -> Written:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        return Written(partition, asyncio.run(self._target.stage(self._job, iterator)))
+        return Written(partition, asyncio.run(self._target.stage(self._job, iterator)), self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         asyncio.run(self._target.publish(self._job, [one for one in messages if isinstance(one, Written)]))
@@ -116,3 +117,31 @@ class BulkWriter(DataSourceArrowWriter):
         done = [one for one in messages if isinstance(one, Written)]
         if done:
             asyncio.run(self._target.discard(self._job, done))
+
+
+class BulkStreamWriter(DataSourceStreamArrowWriter):
+    """The sink of one streaming query: each micro-batch is a job of its own that is published once.
+
+    It is made anew in the committing process, so what that needs goes there with the commit messages.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[Batch]) -> Written:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        if context is None or not query:
+            raise ConfigError("this sink works inside a streaming query only; use df.write for a batch")
+        job = f"stream:{query}"
+        return Written(context.partitionId(), asyncio.run(self._target.stage(job, iterator)), job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        done = [one for one in messages if isinstance(one, Written)]
+        if done:
+            asyncio.run(self._target.publish(done[0].job, done, epoch=batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        done = [one for one in messages if isinstance(one, Written)]
+        if done:
+            asyncio.run(self._target.discard(done[0].job, done))

@@ -12,6 +12,7 @@ q/<queue>/state/<message>                  workflow state
 q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
 q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
 q/<queue>/bulk/<segment>                   staged segments: written by a bulk job, seen when it is published
+q/<queue>/note/<hash>                      notes: what a stream has leased
 q/<queue>/job/<hash>                       what a bulk job has decided to publish, and whether that is done
 auth/token/<id>                            tokens of servers, hashed
 corrupt/<key>                              damaged objects, set aside
@@ -164,6 +165,7 @@ class QueueKeys:
         self.history = f"{self.root}hist/"
         self.bulk = f"{self.root}bulk/"
         self.jobs = f"{self.root}job/"
+        self.notes = f"{self.root}note/"
         self.paused_flag = f"{self.segments}!paused"
         self.lanes_flag = f"{self.segments}!lanes"
 
@@ -190,6 +192,9 @@ class QueueKeys:
 
     def job(self, job: str) -> str:
         return self.jobs + digest("job", job, size=16)
+
+    def note(self, name: str) -> str:
+        return self.notes + digest("note", name, size=16)
 
     def lane(self, lane: str) -> str:
         return self.lanes + lane

@@ -26,9 +26,9 @@ TOGETHER = 8
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """Part of a table: segments, and whether each has a ledger; or lanes; or other objects."""
+    """Part of a table: segments, or lanes, or other objects."""
 
-    segments: list[tuple[str, bool]] = []
+    segments: list[str] = []
     lanes: list[str] = []
     keys: list[str] = []
 
@@ -51,11 +51,10 @@ def pieces(view: QueueView, table: ScannedTable, most: int, since: int) -> Proto
         return _packed([Piece(keys=part) for part in parts])
     items = yield from list_all(keys.segments)
     names = [name for item in items if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
-    used = {item.key for item in (yield from list_all(keys.ledgers))}
-    listed = [(str(name), keys.ledger(name) in used) for name in names]
     if table == "leases":
-        listed = [one for one in listed if one[1]]
-    made = [Piece(part) for part in _shares(listed, [int(one[0].rpartition("-")[2]) for one in listed], most)]
+        used = {item.key for item in (yield from list_all(keys.ledgers))}
+        names = [name for name in names if keys.ledger(name) in used]
+    made = [Piece([str(name) for name in part]) for part in _shares(names, [name.size for name in names], most)]
     lanes = [item.key[len(keys.lanes) :] for item in (yield from list_all(keys.lanes))]
     made += [Piece(lanes=part) for part in _shares(lanes, [1] * len(lanes), most)]
     return _packed(made)
@@ -85,7 +84,7 @@ def steps(env: Env, view: QueueView, table: ScannedTable, piece: bytes) -> Itera
     for lane in part.lanes:
         yield _scan_lane(env, view, lane, leases)
     for start in range(0, len(part.segments), TOGETHER):
-        yield _together([_scan_segment(env, view, *one, leases) for one in part.segments[start : start + TOGETHER]])
+        yield _together([_scan_segment(env, view, one, leases) for one in part.segments[start : start + TOGETHER]])
     for start in range(0, len(part.keys), TOGETHER):
         scan = _scan_history if table == "history" else _scan_parked
         yield _together([scan(env, key) for key in part.keys[start : start + TOGETHER]])
@@ -96,11 +95,11 @@ def _together(parts: Sequence[Proto[Block | None]]) -> Proto[list[Block]]:
     return [block for block in blocks if block is not None]
 
 
-def _scan_segment(env: Env, view: QueueView, segment: str, used: bool, leases: bool) -> Proto[Block | None]:
+def _scan_segment(env: Env, view: QueueView, segment: str, leases: bool) -> Proto[Block | None]:
     name = SegmentName.parse(segment)
     if name is None:
         return None
-    account = (yield from open_account(env, view, name, cached=False)) if used else None
+    account = yield from open_account(env, view, name, cached=False)
     entries = yield from read_segment(env, view, name)
     if entries is None:
         return None

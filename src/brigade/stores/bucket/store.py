@@ -39,7 +39,7 @@ from brigade.model import (
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged, Taker, seating
-from brigade.stores.bucket import admin, bulk, history, inspect, scan, state
+from brigade.stores.bucket import admin, bulk, history, inspect, notes, scan, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
 from brigade.stores.bucket.convert import SettleGroup, again_with, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -497,6 +497,18 @@ class BucketStore:
         held = await self._queue(queue)
         parts = [part for one in staged for part in _read_parts.decode(one.detail)]
         await self.run(bulk.discard(self.env, held.view, job, parts))
+
+    async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
+        held = await self._queue(queue)
+        return await self.run(notes.write_note(self.env, held.view, name, value))
+
+    async def read_note(self, queue: str, name: str) -> bytes | None:
+        held = await self._queue(queue)
+        return await self.run(notes.read_note(self.env, held.view, name))
+
+    async def drop_note(self, queue: str, name: str) -> None:
+        held = await self._queue(queue)
+        await self.run(notes.drop_note(held.view, name))
 
     async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
         held = await self._queue(queue)

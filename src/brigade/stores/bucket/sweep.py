@@ -30,6 +30,7 @@ from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import decide_head, drop_from_lane
 from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.notes import sweep_notes
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, passing_over, read
@@ -74,6 +75,7 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
     yield from _sweep_history(env, view, done)
     done.expired += yield from sweep_jobs(env, view)
     done.orphans += yield from sweep_staged(env, view, staged)
+    done.expired += yield from sweep_notes(env, view)
     return done
 
 

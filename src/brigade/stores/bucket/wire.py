@@ -14,6 +14,7 @@ __all__ = [
     "LANE",
     "LEDGER",
     "MARKER",
+    "NOTE",
     "PARKED",
     "SEGMENT",
     "STATE",
@@ -28,6 +29,7 @@ __all__ = [
     "Ledger",
     "Marker",
     "Move",
+    "Note",
     "Parked",
     "Segment",
     "Spec",
@@ -190,6 +192,13 @@ class Bulk(msgspec.Struct, array_like=True):
     keep: bool = False
 
 
+class Note(msgspec.Struct, array_like=True):
+    """What somebody wants to remember beside a queue."""
+
+    nonce: str
+    value: bytes
+
+
 class StateDoc(msgspec.Struct, array_like=True):
     """Workflow state of a message: any value, as JSON."""
 
@@ -206,5 +215,6 @@ LEDGER: Format[Ledger] = Format("L", Ledger)
 LANE: Format[Lane] = Format("N", Lane)
 MARKER: Format[Marker] = Format("M", Marker)
 PARKED: Format[Parked] = Format("P", Parked)
+NOTE: Format[Note] = Format("O", Note)
 BULK: Format[Bulk] = Format("B", Bulk)
 STATE: Format[StateDoc] = Format("W", StateDoc)

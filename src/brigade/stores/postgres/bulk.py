@@ -19,7 +19,7 @@ from brigade.stores.postgres.wire import kept
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
-__all__ = ["STAGED_FOR", "Published", "discard", "publish", "stage"]
+__all__ = ["STAGED_FOR", "Published", "discard", "publish", "read_note", "stage", "write_note"]
 
 STAGED_FOR = 7 * 24 * 3_600_000
 """What was staged longer ago and is still there is nobody's any more."""
@@ -140,3 +140,17 @@ def publish(
 def discard(parts: Sequence[int]) -> Steps[None]:
     """Remove staged rows."""
     yield Ask("drop_parts", {"parts": Numbers(parts)})
+
+
+def write_note(queue: str, queue_id: int, name: str, value: bytes) -> Steps[bytes]:
+    """Write a note unless there is one; returns the one that is there."""
+    yield Ask("write_note", {"queue": queue_id, "name": name, "value": value})
+    found = yield from read_note(queue_id, name)
+    if found is None:
+        raise QueueNotFound(f"queue {queue!r} does not exist; hub.queue({queue!r}) creates it")
+    return found
+
+
+def read_note(queue_id: int, name: str) -> Steps[bytes | None]:
+    rows = yield Ask("read_note", {"queue": queue_id, "name": name})
+    return rows[0][0] if rows else None

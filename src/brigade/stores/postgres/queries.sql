@@ -829,6 +829,7 @@ parked AS (DELETE FROM {schema}.parked WHERE queue_id = %(queue)s RETURNING blob
 lanes AS (DELETE FROM {schema}.lanes WHERE queue_id = %(queue)s),
 staged AS (DELETE FROM {schema}.staged WHERE queue_id = %(queue)s),
 jobs AS (DELETE FROM {schema}.jobs WHERE queue_id = %(queue)s),
+notes AS (DELETE FROM {schema}.notes WHERE queue_id = %(queue)s),
 ids AS (DELETE FROM {schema}.own_ids WHERE queue_id = %(queue)s),
 counts AS (DELETE FROM {schema}.counts WHERE queue_id = %(queue)s),
 states AS (DELETE FROM {schema}.states WHERE queue_id = %(queue)s)
@@ -1021,13 +1022,14 @@ WHERE q.id = %(queue)s AND (n.own_id IS NULL OR n.id IN (SELECT message_id FROM 
 DELETE FROM {schema}.staged WHERE part = ANY (%(parts)s::bigint[]);
 
 -- name: sweep_staged
--- Staged messages that no job will publish any more, and the records of jobs that are long over.
+-- Staged messages that no job will publish any more, records of jobs that are long over, and forgotten notes.
 WITH gone AS (
     DELETE FROM {schema}.staged WHERE queue_id = %(queue)s AND staged_at < %(before)s RETURNING 1
 ),
 over AS (
     DELETE FROM {schema}.jobs WHERE queue_id = %(queue)s AND published_at < %(before)s AND NOT keep
-)
+),
+noted AS (DELETE FROM {schema}.notes WHERE queue_id = %(queue)s AND saved_at < %(before)s)
 SELECT count(*) FROM gone;
 
 -- name: extent
@@ -1070,6 +1072,20 @@ SELECT h.id, h.own_id, h.outcome, h.priority, h.enqueued_at, h.due_at, h.finishe
 FROM {schema}.history h
 WHERE h.id >= %(low)s AND h.id < %(high)s AND h.queue_id = %(queue)s AND h.finished_at >= %(since)s
 ORDER BY h.id;
+
+-- name: write_note
+-- Write a note unless there is one.
+INSERT INTO {schema}.notes (queue_id, name, saved_at, value)
+SELECT q.id, %(name)s, {schema}.now_ms(), %(value)s::bytea FROM {schema}.queues q WHERE q.id = %(queue)s
+ON CONFLICT (queue_id, name) DO NOTHING;
+
+-- name: read_note
+-- A note.
+SELECT value FROM {schema}.notes WHERE queue_id = %(queue)s AND name = %(name)s;
+
+-- name: drop_note
+-- Remove a note.
+DELETE FROM {schema}.notes WHERE queue_id = %(queue)s AND name = %(name)s;
 
 -- name: write_token
 -- Keep a token under a new id; no row where the id is taken.

@@ -14,8 +14,8 @@ from brigade.stores.postgres.wire import failed_message, live_info, plain, ref_o
 
 __all__ = ["Piece", "pieces", "scan"]
 
-ROWS = 20_000
-"""A piece has about so many rows, or fewer."""
+FEWEST, MOST = 2_000, 20_000
+"""A piece has about so many rows."""
 
 _EXTENTS: dict[ScannedTable, str] = {
     "messages": "extent",
@@ -54,7 +54,7 @@ def pieces(queue_id: int, table: ScannedTable, most: int, since: int) -> Steps[l
     low, high, count = rows[0]
     if not count:
         return []
-    parts = min(max(most, -(-count // ROWS)), high - low + 1)
+    parts = max(min(most, -(-count // FEWEST)), -(-count // MOST))
     cuts = [low + (high + 1 - low) * place // parts for place in range(parts + 1)]
     return [msgspec.msgpack.encode(Piece(start, end, since)) for start, end in itertools.pairwise(cuts) if start < end]
 

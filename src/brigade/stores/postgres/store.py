@@ -618,6 +618,18 @@ class PostgresStore:
     async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
         await self.link.run(lambda _: bulk.discard([int(one.detail) for one in staged]))
 
+    async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: bulk.write_note(queue, held.id, name, value))
+
+    async def read_note(self, queue: str, name: str) -> bytes | None:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: bulk.read_note(held.id, name))
+
+    async def drop_note(self, queue: str, name: str) -> None:
+        held = await self._queue(queue)
+        await self.link.run(lambda _: one(Ask("drop_note", {"queue": held.id, "name": name})))
+
     async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
         held = await self._queue(queue)
         return await self.link.run(lambda _: scan.pieces(held.id, table, most, since))

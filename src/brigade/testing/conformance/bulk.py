@@ -11,7 +11,7 @@ import pytest
 from brigade import AsyncQueue, NewMessage, PayloadTooLarge, QueuePolicy
 from brigade.ids import Ids
 from brigade.payload import outgoing
-from brigade.stores import Staged, StagingStore
+from brigade.stores import NotingStore, Staged, StagingStore
 from brigade.testing.conformance.harness import Harness, claim_one, drain, values
 
 
@@ -153,3 +153,16 @@ async def test_an_empty_job_is_published_as_well(harness: Harness) -> None:
     queue = await harness.queue()
     assert await publish(queue, Ids().token(), []) == 0
     assert await queue.claim() == []
+
+
+async def test_a_note_is_written_once_and_read_by_others(harness: Harness) -> None:
+    queue = await harness.queue()
+    mine, other = queue.hub.store, (await harness.elsewhere(queue)).hub.store
+    if not isinstance(mine, NotingStore) or not isinstance(other, NotingStore):
+        pytest.skip("this store keeps no notes")
+    assert await mine.read_note(queue.name, "n") is None
+    assert await mine.write_note(queue.name, "n", b"first") == b"first"
+    assert await other.write_note(queue.name, "n", b"second") == b"first"
+    assert await other.read_note(queue.name, "n") == b"first"
+    await other.drop_note(queue.name, "n")
+    assert await mine.read_note(queue.name, "n") is None
