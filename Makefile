@@ -43,7 +43,7 @@ help: ## List the targets
 setup: $(STAMP) $(AZURITE) $(AXE) $(CHROMIUM) ## Create .venv with the pinned dependencies and this project
 
 demo: $(STAMP) ## Watch a queue at work
-	$(BIN)/brigade demo
+	$(BIN)/brigade demo --report
 
 test: lint $(AZURITE) $(AXE) $(CHROMIUM) ## Lint, then run the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)

@@ -135,7 +135,7 @@ class TestClaim:
 
     def test_only_restricts_to_the_head_of_a_lane(self) -> None:
         book = Book.fresh(3)
-        assert claim(book, only=1).members == [1]
+        assert claim(book, only=(1,)).members == [1]
 
     def test_own_limits_go_before_those_of_the_policy(self) -> None:
         book = Book.fresh(2, [Spec(max_attempts=7), Spec()])

@@ -126,7 +126,7 @@ def test_workers_that_crash_break_no_promise(spark: SparkSession, tmp_path: Path
     )
     with brigade.connect(url) as hub:
         receipts = hub.queue("tasks", policy=policy).enqueue_many([{"n": n} for n in range(150)])
-        receipts += hub.queue("steps", policy=policy).enqueue_many([{"n": n} for n in range(20)], group="one")
+        receipts += hub.queue("steps", policy=policy).enqueue_many([{"n": n} for n in range(60, 80)], group="one")
         crew = [subprocess.Popen([sys.executable, "-c", CREW, url]) for _ in range(2)]
         killed = 0
         deadline = time.monotonic() + 200

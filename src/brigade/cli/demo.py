@@ -14,6 +14,7 @@ import brigade
 from brigade.cli.common import console, json_option, print_json
 from brigade.cli.demo_crew import Crew
 from brigade.cli.demo_proof import Proof, prove
+from brigade.cli.demo_report import report_on
 from brigade.cli.demo_screen import Screen
 from brigade.cli.demo_worker import CONCURRENCY
 
@@ -32,8 +33,9 @@ NEARLY = 0.8
 )
 @click.option("--workers", type=click.IntRange(2, 16), default=4, show_default=True, help="How many processes.")
 @click.option("--keep", is_flag=True, help="Leave the store in place, to look at it afterwards.")
+@click.option("--report", is_flag=True, help="End with a report and an audit by Spark, where there is Java.")
 @json_option
-def demo(messages: int, workers: int, keep: bool, as_json: bool) -> None:
+def demo(messages: int, workers: int, keep: bool, report: bool, as_json: bool) -> None:
     """Send messages through a queue on this disk, kill a worker in the middle, and count what came out.
 
     Nothing has to be installed or running, and the store is removed afterwards. Some messages fail at first
@@ -44,21 +46,25 @@ def demo(messages: int, workers: int, keep: bool, as_json: bool) -> None:
     Examples:
       brigade demo
       brigade demo --messages 20000 --workers 8 --keep
+      brigade demo --report
     """
     root = Path(tempfile.mkdtemp(prefix="brigade-demo-"))
     url = f"file://{root}"
     screen = Screen(console(stderr=as_json), messages)
+    sound = True
     try:
         proof = _run(url, root, screen, messages, workers)
+        if as_json:
+            print_json(proof.summary())
+        screen.summary(proof)
+        if report:
+            sound = report_on(url, root, screen.say)
     finally:
         if not keep:
             shutil.rmtree(root, ignore_errors=True)
-    if as_json:
-        print_json(proof.summary())
-    screen.summary(proof)
     if keep:
         screen.say(f"\nThe store is still there:\n  brigade stats --url {url}\n  brigade peek {LETTERS} --url {url}")
-    sys.exit(0 if proof.holds else 1)
+    sys.exit(0 if proof.holds and sound else 1)
 
 
 def _run(url: str, root: Path, screen: Screen, messages: int, workers: int) -> Proof:

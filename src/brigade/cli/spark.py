@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 ELSEWHERE = {
+    "cancel": "brigade.cli.spark_bulk:cancel",
+    "enqueue": "brigade.cli.spark_bulk:enqueue",
+    "redrive": "brigade.cli.spark_bulk:redrive",
+    "reprioritize": "brigade.cli.spark_bulk:reprioritize",
     "run": "brigade.cli.spark_run:run",
 }
 MOST_SHOWN = 5

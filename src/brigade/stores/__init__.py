@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block",
+    "ChoosingStore",
     "Failed",
     "JoiningStore",
     "NotingStore",
@@ -214,6 +215,19 @@ class PacedStore(Protocol):
     """A store that can be told how often to look."""
 
     pace: Pace
+
+
+@runtime_checkable
+class ChoosingStore(Protocol):
+    """A store that can get at messages that somebody has chosen, wherever they are in line."""
+
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        """Lease these very messages, due or not; what is leased, has ended or lies in a lane is left out."""
+        ...
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        """Give waiting messages another priority; returns how many. What lies in a lane has none to give."""
+        ...
 
 
 @runtime_checkable

@@ -170,11 +170,13 @@ class Book:
         token: str,
         owner: str,
         rules: Rules,
-        only: int | None = None,
+        only: Sequence[int] | None = None,
+        early: bool = False,
     ) -> Won | None:
         """Take up to `limit` claimable messages, head first, and decide those that are spent or have lapsed.
 
-        `only` restricts the claim to one message: the head of a lane.
+        `only` restricts the claim to these messages: the head of a lane, or those that somebody has chosen. With
+        `early` they need not be due.
         """
         self._lapse(now, rules)
         expired = {row for row, grant in enumerate(self.grants) if grant.expires <= now}
@@ -187,7 +189,7 @@ class Book:
                 taken = range(whole)[: -limit - 1 : -1] if rules.lifo else range(whole)[:limit]
                 row = GrantRow(self.version + 1, token, owner, now, expires)
                 return self._grant(list(taken), [], row, rules) if limit else None
-        places: Iterable[int] = range(len(self.states)) if only is None else (only,)
+        places: Iterable[int] = range(len(self.states)) if only is None else only
         if only is None and not (expired and LEASED in self.states):
             places = self._places(READY)
         for place in reversed(list(places)) if rules.lifo else places:
@@ -195,7 +197,7 @@ class Book:
                 break
             state = self.states[place]
             if state == READY:
-                if self.due_at(place) <= now and len(members) < limit:
+                if (early or self.due_at(place) <= now) and len(members) < limit:
                     members.append(place)
             elif state == LEASED and self.leases[place] in expired:
                 row = step(

@@ -35,7 +35,7 @@ from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["Loaded", "Seats", "claim", "load", "refresh"]
+__all__ = ["Loaded", "Seats", "claim", "claim_places", "load", "refresh"]
 
 WIDTH = 16
 SPREAD = 8
@@ -326,6 +326,22 @@ class _Turn:
         return count
 
 
+def claim_places(
+    env: Env, view: QueueView, chosen: Mapping[SegmentName, Sequence[int]], owner: str, visibility: float
+) -> Proto[list[Grant]]:
+    """Lease these very messages, due or not; what is leased by others, has ended or lies in a lane is left out."""
+    lease, seats = to_ms(visibility), Seats([owner], ())
+    answers = yield from side_by_side(
+        [
+            _claim_segment(env, view, name, [0] * len(set(places)), seats, lease, only=sorted(set(places)))
+            for name, places in chosen.items()
+            if not name.lane and name not in view.ended
+        ],
+        WIDTH,
+    )
+    return [grant for answer in answers if isinstance(answer, list) for grant in answer]
+
+
 def _claim_lane(
     env: Env, view: QueueView, lane: str, seat: int, seats: Seats, lease: int
 ) -> Proto[list[Grant] | str | None]:
@@ -337,7 +353,14 @@ def _claim_lane(
 
 
 def _claim_segment(
-    env: Env, view: QueueView, name: SegmentName, part: Sequence[int], seats: Seats, lease: int
+    env: Env,
+    view: QueueView,
+    name: SegmentName,
+    part: Sequence[int],
+    seats: Seats,
+    lease: int,
+    *,
+    only: Sequence[int] | None = None,
 ) -> Proto[list[Grant] | str | None]:
     """Win messages of one segment: grants, None where it has none to give, or "conflict" where others were faster.
 
@@ -363,7 +386,16 @@ def _claim_segment(
         won: Won | None = None
         if not book.final:
             token, owner = takers[0]
-            won = book.claim(limit=len(part), now=now, expires=now + lease, token=token, owner=owner, rules=rules)
+            won = book.claim(
+                limit=len(part),
+                now=now,
+                expires=now + lease,
+                token=token,
+                owner=owner,
+                rules=rules,
+                only=only,
+                early=only is not None,
+            )
         if not book.changed:
             next_at = FOREVER if book.final else max(book.next_change(now, rules), now + 1)
             if account is not None:

@@ -14,7 +14,7 @@ from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Env
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["SettleGroup", "entry_of", "held_by", "messages_of", "new_entry", "to_change"]
+__all__ = ["SettleGroup", "again_with", "entry_of", "held_by", "messages_of", "new_entry", "to_change"]
 
 
 class SettleGroup:
@@ -133,4 +133,18 @@ def entry_of(message: Message) -> Entry:
         failure=message.failure,
         priority=message.priority,
         checksum=message.checksum,
+    )
+
+
+def again_with(entry: Entry, priority: int, now: int) -> Outgoing:
+    """A stored message on its way in once more, with another priority."""
+    return Outgoing(
+        entry.payload or b"",
+        entry.content_type,
+        priority,
+        max(0, entry.due - now) / 1000,
+        ttl=None if entry.ttl is None else entry.ttl / 1000,
+        max_attempts=entry.max_attempts,
+        attributes=entry.attributes,
+        correlation_id=entry.correlation,
     )

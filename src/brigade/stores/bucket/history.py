@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
 __all__ = [
+    "Attempt",
     "Record",
     "ended_since",
     "list_parts",

@@ -144,7 +144,7 @@ def _decide(
             token=token,
             owner=owner,
             rules=view.rules(name),
-            only=place,
+            only=(place,),
         )
         if not book.changed:
             return books, None, max(book.due_at(place), now + 1)

@@ -34,7 +34,7 @@ class Piece(msgspec.Struct, array_like=True):
 
 
 _piece = msgspec.msgpack.Decoder(Piece)
-_COLUMNS = [field for field in Record.__struct_fields__ if field not in ("queue", "sealed")]
+_COLUMNS = [field for field in Record.__struct_fields__ if field not in ("queue", "sealed", "lane", "absent")]
 
 
 def pieces(view: QueueView, table: ScannedTable, most: int, since: int) -> Proto[list[bytes]]:

@@ -40,8 +40,8 @@ from brigade.model import (
 from brigade.policy import QueuePolicy
 from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
 from brigade.stores.bucket import admin, browse, bulk, history, inspect, notes, records, scan, state
-from brigade.stores.bucket.claim import Loaded, Seats, claim, load
-from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
+from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
+from brigade.stores.bucket.convert import SettleGroup, again_with, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
@@ -73,6 +73,7 @@ SWEEP_EVERY = 300.0
 POLICY_TTL = 30.0
 FIRST_POLL = 0.1
 SAFETY_POLL = 30.0
+CHOSEN_FOR = 120.0
 RESULT_LIMIT = 4096
 RESULTS_LIMIT = 64 * 1024
 UNREADABLE_FOR = 60.0
@@ -204,6 +205,37 @@ class BucketStore:
         self._tell_failures(held)
         self._finish_soon(held)
         return won
+
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        held = await self._queue(queue)
+        chosen: dict[SegmentName, list[int]] = {}
+        for ref in refs:
+            found = parse_message_ref(ref)
+            if found is not None:
+                chosen.setdefault(found[0], []).append(found[1])
+        won = await self.run(claim_places(self.env, held.view, chosen, owner, visibility))
+        self._tell_failures(held)
+        self._finish_soon(held)
+        return won
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        """Copies are written first, then the originals are acked: who dies in between leaves both."""
+        held = await self._queue(queue)
+        grants = await self.claim_these(queue, refs, owner="reprioritize", visibility=CHOSEN_FOR)
+        found = await self.run(load(self.env, held.view, grants))
+        messages = [message for loaded in found for message in messages_of(queue, loaded)]
+        entries = [entry for loaded in found for entry in loaded.entries]
+        movable = [entry.own_id is None and entry.payload is not None for entry in entries]
+        now = self.env.now()
+        again = [again_with(entry, priority, now) for entry, can in zip(entries, movable, strict=True) if can]
+        if again:
+            await self.enqueue(queue, again)
+        done = {"reprioritized": priority}
+        settlements: list[Settlement] = [
+            Ack(one, done) if can else Release(one) for one, can in zip(messages, movable, strict=True)
+        ]
+        answers = await self.settle(queue, settlements)
+        return sum(can and isinstance(one, Settled) for one, can in zip(answers, movable, strict=True))
 
     async def load(self, grants: Sequence[Grant]) -> list[Message]:
         messages: list[Message] = []

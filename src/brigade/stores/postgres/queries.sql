@@ -203,6 +203,22 @@ FROM clock c
 WHERE m.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING {delivered};
 
+-- name: claim_chosen
+-- Lease messages that somebody has chosen, due or not, unless they are in a lane.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now)
+UPDATE {schema}.messages m
+SET state = 'in_flight', token = %(token)s::uuid, owner = %(owner)s, claimed_at = c.now,
+    expires_at = c.now + %(lease)s, attempts = m.attempts + 1, version = m.version + 1
+FROM clock c
+WHERE m.id = ANY (%(ids)s) AND m.queue_id = %(queue)s AND m.state = 'ready' AND m.lane IS NULL
+RETURNING {delivered};
+
+-- name: reprioritize
+-- Give waiting messages another priority.
+UPDATE {schema}.messages m SET priority = %(priority)s
+WHERE m.id = ANY (%(ids)s) AND m.queue_id = %(queue)s AND m.state = 'ready' AND m.lane IS NULL
+RETURNING m.id;
+
 -- name: claim_these
 -- Lease the heads of lanes that are locked.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now)

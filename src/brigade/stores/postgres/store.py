@@ -41,7 +41,6 @@ from brigade.stores.postgres.sealing import (
     open_block,
     open_ended,
     open_messages,
-    open_record,
     open_state,
     open_story,
     seal_change,
@@ -50,7 +49,7 @@ from brigade.stores.postgres.sealing import (
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
-from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, place_of
+from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, parse_ref, place_of
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 if TYPE_CHECKING:
@@ -335,6 +334,22 @@ class PostgresStore:
 
         return await self.link.run(steps, atomic=True)
 
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        held = await self._queue(queue)
+        token = f"{self.ids.bits(128):032x}"
+        taking = Taking(queue, held.id, held.lifo, token, kept(owner), to_ms(visibility))
+        params = taking.params(ids=_numbers(held.id, refs))
+        rows = await self._leased(taking, lambda: one(Ask("claim_chosen", params)))
+        messages = delivered(queue, held.id, token, rows, lifo=held.lifo)
+        self._claimed[token] = messages
+        return grants_of(queue, held.id, token, messages, set())
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        held = await self._queue(queue)
+        params = {"queue": held.id, "ids": _numbers(held.id, refs), "priority": priority}
+        held.forget()
+        return len(await self.link.run(lambda _: one(Ask("reprioritize", params))))
+
     async def load(self, grants: Sequence[Grant]) -> list[Message]:
         messages: list[Message] = []
         by_token: dict[str, list[Grant]] = {}
@@ -611,8 +626,7 @@ class PostgresStore:
 
     async def read_history(self, part: HistoryPart) -> list[Record]:
         held = await self._queue(part.queue)
-        records = await self.link.run(lambda _: history.read_part(part, held.id))
-        return [open_record(self._fields, record) for record in records]
+        return await self.link.run(lambda _: history.read_part(part, held.id, self._fields))
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
@@ -783,3 +797,8 @@ class PostgresStore:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _numbers(queue_id: int, refs: Sequence[str]) -> list[int]:
+    """The numbers of these messages, in order: whoever locks them does it in the same order."""
+    return sorted(number for ref in refs if (number := parse_ref(ref, queue_id)) is not None)
