@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from brigade._version import __version__
 from brigade.errors import (
     BrigadeError,
+    CannotDecrypt,
     ConfigError,
     CorruptObject,
     MessageNotFound,
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncQueue",
     "Backoff",
     "BrigadeError",
+    "CannotDecrypt",
     "ConfigError",
     "Context",
     "CorruptObject",

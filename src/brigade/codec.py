@@ -12,12 +12,15 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from brigade.errors import BrigadeError, CorruptObject
+from brigade.errors import BrigadeError, CannotDecrypt, CorruptObject
 
-__all__ = ["Format", "is_sound", "plain"]
+__all__ = ["SEALED", "Format", "is_sound", "plain"]
 
 T = TypeVar("T")
 _MAGIC = b"BG"
+SEALED = b"BX"
+"""How an object starts that `brigade.crypto` has sealed."""
+
 _HEADER = struct.Struct("<2scBI")
 _SEALED = 4
 """The checksum also covers the first bytes of the header: magic, kind and version."""
@@ -49,6 +52,11 @@ class Format(Generic[T]):
         return _HEADER.pack(_MAGIC, self._kind, self._version, _checksum(head, body)) + body
 
     def decode(self, data: bytes, *, key: str) -> T:
+        if data[:2] == SEALED:
+            raise CannotDecrypt(
+                f"object {key!r} is sealed, and encryption is off here; connect with encryption= and the keys of this "
+                "store, nothing was changed"
+            )
         if len(data) < _HEADER.size:
             raise CorruptObject(key, f"it has {len(data)} bytes, fewer than its header needs")
         magic, kind, version, checksum = _HEADER.unpack_from(data)

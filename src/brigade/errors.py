@@ -9,13 +9,15 @@ BrigadeError
 ├── QueuePaused          nothing is handed out until somebody calls `resume()`
 ├── StoreUnavailable     the store did not answer: try again later
 ├── PermissionDenied     the store refused: check credentials and rights
-└── CorruptObject        stored bytes fail their checksum; the object is set aside under `corrupt/`
+├── CorruptObject        stored bytes fail their checksum; the object is set aside under `corrupt/`
+└── CannotDecrypt        the keys at hand don't open what is stored: add the key; nothing was changed
 """
 
 from __future__ import annotations
 
 __all__ = [
     "BrigadeError",
+    "CannotDecrypt",
     "ConfigError",
     "CorruptObject",
     "MessageNotFound",
@@ -77,3 +79,7 @@ class CorruptObject(BrigadeError):
 
     def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str, str]]:
         return CorruptObject, (self.key, self.reason, self._advice)
+
+
+class CannotDecrypt(BrigadeError):
+    """Stored bytes can't be opened with the keys at hand. What they hold stays where it is."""

@@ -6,12 +6,17 @@ import os
 import random
 from hashlib import blake2b
 
-__all__ = ["Ids", "digest"]
+__all__ = ["Ids", "digest", "secret_bytes"]
 
 
 def digest(*parts: str, size: int = 8) -> str:
     """A stable hex name derived from the parts; `size` bytes, so `2 * size` digits."""
     return blake2b("\0".join(parts).encode(), digest_size=size).hexdigest()
+
+
+def secret_bytes(size: int) -> bytes:
+    """Bytes that nobody can guess: keys and nonces."""
+    return os.urandom(size)
 
 
 class Ids:

@@ -221,6 +221,7 @@ class MessageInfo(msgspec.Struct, frozen=True):
     error: str | None = None
     result: Any = None
     failure: FailureInfo | None = None
+    checksum: int | None = None
 
     @property
     def data(self) -> Any:

@@ -32,6 +32,7 @@ COMMANDS = {
     "enqueue": "brigade.cli.enqueue:enqueue",
     "extend": "brigade.cli.settle:extend",
     "get": "brigade.cli.look:get",
+    "key": "brigade.cli.key:key",
     "migrate": "brigade.cli.migrate:migrate",
     "nack": "brigade.cli.settle:nack",
     "peek": "brigade.cli.look:peek",
@@ -42,6 +43,7 @@ COMMANDS = {
     "state": "brigade.cli.state:state",
     "stats": "brigade.cli.stats:stats",
     "sweep": "brigade.cli.queues:sweep",
+    "token": "brigade.cli.token:token",
     "work": "brigade.cli.work:work",
 }
 """A command and where it lives. A new group of commands is a new module and a line here for each."""

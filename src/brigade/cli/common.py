@@ -48,9 +48,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def url_option(command: F) -> F:
     """The store's URL: after the command, before it, from BRIGADE_URL, or the default."""
+    taken = click.option(
+        "--token-file",
+        metavar="FILE",
+        callback=_token_file,
+        expose_value=False,
+        help="Holds the token for http(s)://. Also BRIGADE_TOKEN_FILE, BRIGADE_TOKEN.",
+    )(command)
     return click.option(
         "--url", metavar="URL", callback=_url, help="The store. Also BRIGADE_URL; default file://./.brigade"
-    )(command)
+    )(taken)
 
 
 def json_option(command: F) -> F:
@@ -71,6 +78,13 @@ def _url(context: click.Context, _: click.Parameter, value: str | None) -> str:
     if url.startswith("memory:"):
         raise click.UsageError("memory:// lives inside one process and ends with this command; use file://PATH")
     return url
+
+
+def _token_file(_context: click.Context, _: click.Parameter, value: str | None) -> None:
+    """A token's file reaches every connection of this command, those of its workers included, and no process list."""
+    if value is not None:
+        os.environ.pop("BRIGADE_TOKEN", None)
+        os.environ["BRIGADE_TOKEN_FILE"] = str(Path(value).absolute())
 
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

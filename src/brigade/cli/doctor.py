@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import sys
 from typing import Any
@@ -14,12 +13,11 @@ from brigade.cli.app import Terminated
 from brigade.cli.common import console, json_option, print_json, table, url_option
 from brigade.cli.text import cell
 from brigade.doctor import Report, Verdict, connections_to, examine
+from brigade.stores.opening import shown_url
 
 __all__ = ["doctor"]
 
 COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red", Verdict.SKIPPED: "dim"}
-SECRET = re.compile(r"([?&][^=&]*(?:key|secret|token|password|signature|sig)[^=&]*=)[^&]*", re.IGNORECASE)
-USER = re.compile(r"://[^/@]*@")
 
 
 @click.command(short_help="Check that a store keeps its promises.")
@@ -92,7 +90,7 @@ def _show(url: str, report: Report) -> None:
 
 
 def _verdict(url: str, report: Report) -> str:
-    place = _without_secrets(url)
+    place = shown_url(url)
     if not report.safe:
         failed = [finding.check for finding in report.findings if finding.verdict is Verdict.FAIL]
         return f"{place} is NOT SAFE for queues: {', '.join(failed)}"
@@ -100,13 +98,9 @@ def _verdict(url: str, report: Report) -> str:
     return f"{place} is safe for queues" + (f", with {warned} warnings" if warned else "")
 
 
-def _without_secrets(url: str) -> str:
-    return SECRET.sub(r"\1…", USER.sub("://…@", url))
-
-
 def _plain(url: str, report: Report) -> dict[str, Any]:
     return {
-        "url": _without_secrets(url),
+        "url": shown_url(url),
         "safe": report.safe,
         "verdict": report.verdict.value,
         "checks": [

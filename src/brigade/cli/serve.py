@@ -14,6 +14,7 @@ import click
 from brigade.cli.common import json_option, print_json, say
 from brigade.errors import ConfigError
 from brigade.server.config import SETTINGS, Setting, read_settings
+from brigade.stores.opening import shown_url
 
 __all__ = ["serve"]
 
@@ -44,16 +45,17 @@ def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., An
 def serve(context: click.Context, config: str | None, as_json: bool, **flags: Any) -> None:
     """Serve the queues of a store over HTTP, to curl, to other languages, and to `--url http://HOST:PORT`.
 
-    It listens on this machine only: there is no authentication yet. The address is written to standard error, or with
-    --json to standard output, when connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with nothing,
-    requests end within --grace, and what nobody got is given back. A flag goes before its BRIGADE_ variable (--max-wait
-    before BRIGADE_MAX_WAIT), and that before `max-wait` in the file that --config names.
+    Without --auth tokens or --tls-client-ca it listens on this machine only. The address is written to standard error,
+    or with --json to standard output, when connections are taken. SIGTERM or Ctrl-C: consumers that wait go home with
+    nothing, requests end within --grace, and what nobody got is given back. A flag goes before its BRIGADE_ variable
+    (--max-wait before BRIGADE_MAX_WAIT), and that before `max-wait` in the file that --config names.
 
     \b
     Examples:
       brigade serve --url file://./jobs
       curl -d '{"queue": "tasks", "payload": {"n": 1}}' localhost:8421/v1/queue/enqueue
       brigade stats --url http://localhost:8421
+      brigade serve --host 0.0.0.0 --auth tokens --tls-cert server.pem --tls-key server.key
     """
     try:
         from brigade.server import serve as serving
@@ -69,9 +71,9 @@ def serve(context: click.Context, config: str | None, as_json: bool, **flags: An
 
     def ready(address: str) -> None:
         if as_json:
-            print_json({"url": made.url, "address": address})
+            print_json({"url": shown_url(made.url), "address": address})
             sys.stdout.flush()
         else:
-            say(f"serving {made.url} at {address}", err=True)
+            say(f"serving {shown_url(made.url)} at {address}", err=True)
 
     asyncio.run(serving.serve(made, ready=ready))

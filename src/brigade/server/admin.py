@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade._version import __version__
 from brigade.checks import as_json, check_ids, check_limit
-from brigade.errors import ConfigError
+from brigade.crypto.places import crc_of
+from brigade.errors import ConfigError, PermissionDenied
 from brigade.policy import decode_policy, encode_policy
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, answer, check_ref, failed
@@ -97,6 +99,9 @@ async def write_policy(service: Service, call: Call, wanted: OpenQueue) -> Answe
         if isinstance(error, ConfigError):
             raise InvalidRequest(str(error), "policy") from None
         raise InvalidRequest(f"policy is not one: {error}", "policy") from None
+    letters = policy.failure.dead_letter_queue if policy is not None else None
+    if letters is not None and not call.may(letters, CREATING):
+        raise PermissionDenied(f"this needs the right to {' or '.join(sorted(CREATING))} on queue {letters!r}, too")
     queue = await service.configure(wanted.queue, policy, replace=wanted.replace, create=wanted.create)
     return answer(Policy(encode_policy(queue.policy)))
 
@@ -107,11 +112,13 @@ async def stats(service: Service, call: Call, wanted: QueueOnly) -> Answer:
 
 async def peek(service: Service, call: Call, wanted: Listing) -> Answer:
     limit = check_limit(wanted.limit, service.limits.most_listed)
-    return answer(Found(await (await call.queue(wanted.queue)).peek(limit)))
+    found = await (await call.queue(wanted.queue)).peek(limit)
+    return answer(Found([replace(one, checksum=crc_of(one.checksum)) for one in found]))
 
 
 async def get(service: Service, call: Call, wanted: One) -> Answer:
-    return answer(await (await call.queue(wanted.queue)).get(wanted.id))
+    found = await (await call.queue(wanted.queue)).get(wanted.id)
+    return answer(replace(found, checksum=crc_of(found.checksum)))
 
 
 async def failures(service: Service, call: Call, wanted: Listing) -> Answer:

@@ -23,8 +23,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def make_app(service: Service, *, hosts: Iterable[str] = LOOPBACK, mounts: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """The server as an ASGI application, for clients that call it by one of these host names.
+def make_app(service: Service, *, hosts: Iterable[str] | None = LOOPBACK, mounts: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """The server as an ASGI application, for clients that call it by one of these host names, or by any with None.
 
     `mounts` come after the API, for what isn't part of it.
     """
@@ -33,7 +33,7 @@ def make_app(service: Service, *, hosts: Iterable[str] = LOOPBACK, mounts: Seque
         by_path.setdefault(route.path, {})[route.method] = Endpoint(service, route)
     routes = [StarletteRoute(path, _Methods(made), methods=list(made)) for path, made in by_path.items()]
     app = Starlette(routes=[*routes, *mounts], exception_handlers={HTTPException: _http_error})
-    return _Guard(app, frozenset(hosts), service.limits.most_headers)
+    return _Guard(app, None if hosts is None else frozenset(hosts), service.limits.most_headers)
 
 
 class _Methods:
@@ -50,7 +50,7 @@ class _Methods:
 class _Guard:
     """Keeps other sites' pages out: they can reach a port on this machine, but send their Origin or another Host."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], most_headers: int) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, most_headers: int) -> None:
         self._app = app
         self._hosts = hosts
         self._most = most_headers
@@ -66,7 +66,7 @@ class _Guard:
             if "origin" in headers and not _same(headers["origin"], headers.get("host", "")):
                 await _refuse("requests from web pages are not taken")(scope, receive, send)
                 return
-            if _host(headers.get("host", "")) not in self._hosts:
+            if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
                 await _refuse("the Host header names another machine")(scope, receive, send)
                 return
         await self._app(scope, receive, send)

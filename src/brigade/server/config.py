@@ -84,6 +84,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="url", kind=str, help="The store.", default="file://./.brigade"),
     Setting(name="host", kind=str, help="Where to listen.", default="127.0.0.1"),
     Setting(name="port", kind=int, help="0: any that is free.", default=8421, low=0, high=65535),
+    Setting(name="auth", kind=str, help="tokens: ask for one.", default="none", choices=("none", "tokens")),
+    Setting(name="tls_cert", kind=str, help="A file with the server's certificate: serve https."),
+    Setting(name="tls_key", kind=str, help="A file with its key, where that is another one."),
+    Setting(name="tls_client_ca", kind=str, help="A file: let in only clients with a certificate of this authority."),
     Setting(
         name="queue_max_consumers",
         kind=int,

@@ -9,6 +9,7 @@ import msgspec
 from starlette.types import Receive, Send
 
 from brigade.checks import check_limit, seconds
+from brigade.crypto.places import crc_of
 from brigade.errors import ConfigError, QueueNotFound
 from brigade.model import JSON_TYPE, Message
 from brigade.names import check_owner
@@ -56,6 +57,8 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
         except Exception as error:
             return failed(error, call.correlation)
         try:
+            if held and patience:
+                await call.again(queue.name)
             return await _made(service, queue, held, raw=wanted.raw, stateful=stateful)
         except BaseException as error:
             service.dispatcher.give_back(queue.name, held)
@@ -156,7 +159,7 @@ def to_wire(message: Message) -> Delivered:
         lease=message.lease,
         attributes=dict(message.attributes),
         group=message.group,
-        checksum=message.checksum,
+        checksum=crc_of(message.checksum),
         failure=message.failure,
     )
 

@@ -67,5 +67,5 @@ async def _chunks(service: Service, found: MessageInfo) -> AsyncGenerator[bytes,
         yield found.body
         return
     held = Message.held(queue=found.queue, id=found.id, ref=found.ref, token="")
-    async for chunk in service.hub.store.open_payload(replace(held, size=found.size)):
+    async for chunk in service.hub.store.open_payload(replace(held, size=found.size, checksum=found.checksum)):
         yield chunk

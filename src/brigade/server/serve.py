@@ -17,6 +17,8 @@ import uvicorn
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
+from brigade.server.auth.gate import gate_for
+from brigade.server.auth.tls import TLS
 from brigade.server.config import Settings, default_consumers
 from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
@@ -39,6 +41,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8421
     grace: float = 10.0
+    auth: str = "none"
+    tls: TLS | None = None
     limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     pace: Pace = field(default_factory=Pace)
@@ -59,6 +63,8 @@ class ServerConfig:
             host=settings["host"],
             port=settings["port"],
             grace=settings["grace"],
+            auth=settings["auth"],
+            tls=TLS.of(settings["tls_cert"], settings["tls_key"], settings["tls_client_ca"]),
             limits=Limits(
                 most_consumers=settings["queue_max_consumers"],
                 most_wait=settings["max_wait"],
@@ -84,11 +90,19 @@ class ServerConfig:
             raise ConfigError(f"port is {self.port}; use 1 to 65535, or 0 for any that is free")
         if self.url.startswith(("http://", "https://")):
             raise ConfigError("url is another server; name the store itself")
-        if not _is_loopback(self.host):
+        if self.auth not in ("none", "tokens"):
+            raise ConfigError(f"auth is {self.auth!r}; use tokens, or none on this machine alone")
+        if not _is_loopback(self.host) and not self.authenticated:
             raise ConfigError(
-                f"host is {self.host!r}, which other machines can reach, and this server has no authentication yet: "
-                "use 127.0.0.1, ::1 or localhost, and an SSH tunnel or a proxy that checks who asks"
+                f"host is {self.host!r}, which other machines can reach, and nothing checks who asks: set auth to "
+                "tokens (`brigade token create` makes one), or tls_client_ca to let in only clients with a certificate "
+                "of yours, or listen on 127.0.0.1"
             )
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether something checks who asks."""
+        return self.auth == "tokens" or (self.tls is not None and self.tls.client_ca is not None)
 
 
 def _is_loopback(host: str) -> bool:
@@ -135,7 +149,8 @@ class Serving:
         """The URL that clients connect to."""
         assert self._socket is not None
         host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self.config.tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def __aenter__(self) -> Self:
         self._socket = _listen(self.config.host, self.config.port)
@@ -143,9 +158,10 @@ class Serving:
             await self._hub.open()
             if isinstance(self._hub.store, PacedStore):
                 self._hub.store.pace = self.config.pace
-            self._service = Service(self._hub, self.config.limits)
+            gate = await gate_for(self._hub, self.config.auth)
+            self._service = Service(self._hub, self.config.limits, gate)
             count_from_now(self._service)
-            hosts = {*LOOPBACK, self.config.host.lower()}
+            hosts = None if self.config.authenticated else {*LOOPBACK, self.config.host.lower()}
             app = make_app(self._service, hosts=hosts)
             if self.config.dashboard:
                 self._desk, app = _with_pages(app, self._service, self.config, hosts)
@@ -183,7 +199,7 @@ class Serving:
         await asyncio.shield(self._task)
 
 
-def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str]) -> tuple[Desk | None, Any]:
+def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str] | None) -> tuple[Desk | None, Any]:
     """The API with the dashboard beside it, where what that needs is installed."""
     try:
         from brigade.server.dashboard.app import make_dashboard, with_dashboard
@@ -225,6 +241,7 @@ def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(config.grace)),
         backlog=BACKLOG,
+        **(config.tls.uvicorn() if config.tls else {}),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,6 +15,9 @@ from brigade.machine import State
 from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
+
 __all__ = [
     "Failed",
     "JoiningStore",
@@ -21,11 +25,13 @@ __all__ = [
     "Pace",
     "PacedStore",
     "PatientStore",
+    "ProtectedStore",
     "RepeatingStore",
     "Settled",
     "SharingStore",
     "Store",
     "Taker",
+    "TokenStore",
     "seating",
 ]
 
@@ -226,6 +232,36 @@ class RepeatingStore(Protocol):
         A lease that ended in just this way, under this token and version, is no stale one: the answer is how the
         message stands. That needs the lease's version, not only its token.
         """
+        ...
+
+
+@runtime_checkable
+class ProtectedStore(Protocol):
+    """A store that can seal what it keeps."""
+
+    def protect(self, fields: Fields) -> None:
+        """Seal what is written from now on. Called before `open`."""
+        ...
+
+    async def key_usage(self) -> Counter[str]:
+        """How much is sealed under each key, by its id, and under "" how much is not. Looks at everything."""
+        ...
+
+
+@runtime_checkable
+class TokenStore(Protocol):
+    """A store that keeps the tokens of the servers in front of it, so that they all know the same ones."""
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        """Keep a token under a new id; False where the id is taken."""
+        ...
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        """All tokens, by id."""
+        ...
+
+    async def drop_token(self, id: str) -> bool:
+        """Forget a token; False where there is none."""
         ...
 
 

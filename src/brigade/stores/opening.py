@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -9,11 +10,14 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from brigade.blobs.cloud_options import OPTIONS
+from brigade.crypto.keys import check_reference
 from brigade.errors import ConfigError
-from brigade.stores import Store
+from brigade.stores import ProtectedStore, Store
 
-__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "switch", "text"]
+__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "shown_url", "switch", "text"]
 
+_SECRET = re.compile(r"([?&][^=&]*(?:key|secret|token|password|signature|sig)[^=&]*=)[^&]*", re.IGNORECASE)
+_USER = re.compile(r"://[^/@]*@")
 Opener = Callable[[str, str, dict[str, Any]], Store]
 """Makes a store from scheme, place and options. It does no I/O: that is for the store's `open`."""
 
@@ -63,19 +67,36 @@ _LIBPQ = (
 )
 _POSTGRES = Kind(
     "brigade.stores.postgres.opening:open_postgres",
-    {"schema": text, "pool_size": count, "install": switch, **dict.fromkeys(_LIBPQ.split(), text)},
+    {
+        "schema": text,
+        "pool_size": count,
+        "install": switch,
+        **dict.fromkeys(_LIBPQ.split(), text),
+        "encryption": check_reference,
+        "encryption_strict": switch,
+    },
     raw=True,
 )
+_ENCRYPTION: dict[str, Callable[[str, object], Any]] = {"encryption": check_reference, "encryption_strict": switch}
+_REMOTE: dict[str, Callable[[str, object], Any]] = dict.fromkeys(("token", "token_file", "ca", "cert", "key"), text)
 KINDS: dict[str, Kind] = {
-    "memory": Kind("brigade.stores.bucket.opening:open_memory", {}),
-    "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch}),
-    **{scheme: Kind("brigade.stores.bucket.opening:open_cloud", options) for scheme, options in OPTIONS.items()},
+    "memory": Kind("brigade.stores.bucket.opening:open_memory", {**_ENCRYPTION}),
+    "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch, **_ENCRYPTION}),
+    **{
+        scheme: Kind("brigade.stores.bucket.opening:open_cloud", {**options, **_ENCRYPTION})
+        for scheme, options in OPTIONS.items()
+    },
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
-    "http": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
-    "https": Kind("brigade.stores.remote.opening:open_remote", {"token": text}),
+    "http": Kind("brigade.stores.remote.opening:open_remote", _REMOTE),
+    "https": Kind("brigade.stores.remote.opening:open_remote", _REMOTE),
 }
 """Every scheme. A new kind of store is a module and a line here."""
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: without the user, password and options that are secret."""
+    return _SECRET.sub(r"\1…", _USER.sub("://…@", url))
 
 
 def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -91,7 +112,13 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     if kind is None:
         raise ConfigError(f"{scheme}:// is not a kind of store; use one of {known}")
     where, _, query = rest.partition("?")
-    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
+    in_url = dict(parse_qsl(query, keep_blank_values=True))
+    if kind.options is _REMOTE and "token" in in_url:
+        raise ConfigError(
+            "a token must not stand in the URL, which ends up in logs and process lists; pass token= to connect, set "
+            "BRIGADE_TOKEN, or name a file with token_file"
+        )
+    given = {**in_url, **options}
     for name, value in given.items():
         if name not in kind.options:
             has = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""
@@ -108,4 +135,24 @@ def open_store(url: str, options: dict[str, Any]) -> Store:
     scheme, place, given = parse_url(url, options)
     module, _, name = KINDS[scheme].opener.partition(":")
     opener: Opener = getattr(import_module(module), name)
-    return opener(scheme, place, given)
+    reference, strict = given.pop("encryption", None), given.pop("encryption_strict", None)
+    if "encryption" in KINDS[scheme].options:
+        reference = reference or os.environ.get("BRIGADE_ENCRYPTION") or None
+        if strict is None and "BRIGADE_ENCRYPTION_STRICT" in os.environ:
+            strict = switch("BRIGADE_ENCRYPTION_STRICT", os.environ["BRIGADE_ENCRYPTION_STRICT"])
+    store = opener(scheme, place, given)
+    if reference:
+        _protect(store, check_reference("encryption", reference), strict=bool(strict))
+    elif strict:
+        raise ConfigError("encryption_strict is on and encryption is not; say where keys are with encryption=")
+    return store
+
+
+def _protect(store: Store, reference: str, *, strict: bool) -> None:
+    """Turn encryption on in a store. Its libraries are not imported before that."""
+    from brigade.crypto.fields import Fields
+    from brigade.crypto.keys import KeySource
+    from brigade.crypto.vault import Vault
+
+    assert isinstance(store, ProtectedStore)
+    store.protect(Fields(Vault(KeySource(reference), strict=strict)))

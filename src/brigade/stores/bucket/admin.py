@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from brigade.blobs import Create, Swap
 from brigade.codec import plain
+from brigade.crypto.places import sealed_queue
 from brigade.errors import ConfigError, CorruptObject, QueueNotFound
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
 from brigade.stores.bucket.accounts import Account, after_loss, commit, create_account, open_account, read_segment
@@ -42,28 +44,47 @@ __all__ = [
 ]
 
 
-def _policy_body(env: Env, policy: QueuePolicy) -> bytes:
-    return plain({"format": 1, "nonce": env.ids.nonce(), "created_at": env.now(), "policy": encode_policy(policy)})
+def _policy_body(env: Env, policy: QueuePolicy, sealed: Mapping[str, str] | None = None) -> bytes:
+    """`sealed` is for queues under encryption: whoever opens the queue sees by it whether they have its keys."""
+    body = {"format": 1, "nonce": env.ids.nonce(), "created_at": env.now(), "policy": encode_policy(policy)}
+    return plain({**body, "sealed": sealed} if sealed else body)
 
 
-def default_policy_body(env: Env) -> bytes:
-    return _policy_body(env, QueuePolicy())
+def default_policy_body(env: Env, keys: QueueKeys) -> bytes:
+    return _policy_body(env, QueuePolicy(), env.fields.vouch(keys.queue, {}) if env.fields else None)
 
 
-def _decode(body: bytes, key: str) -> QueuePolicy:
+def _checked(env: Env, keys: QueueKeys, body: bytes) -> tuple[QueuePolicy, dict[str, str], bool]:
+    """A stored policy, what is known of the queue's keys, and whether that is news to the queue."""
+    policy, known = _decode(body, keys.policy)
+    if env.fields is None:
+        if known:
+            raise sealed_queue(keys.queue)
+        return policy, known, False
+    more = env.fields.vouch(keys.queue, known)
+    return policy, more or known, more is not None
+
+
+def _decode(body: bytes, key: str) -> tuple[QueuePolicy, dict[str, str]]:
     try:
         value: Any = msgspec.json.decode(body)
-        return decode_policy(value["policy"], source=key)
+        return decode_policy(value["policy"], source=key), dict(value.get("sealed") or {})
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise ConfigError(f"{key} is not a policy ({error}); restore it, or delete the queue") from None
 
 
-def load_policy(keys: QueueKeys) -> Proto[QueuePolicy]:
-    """The stored policy; QueueNotFound where the queue doesn't exist."""
+def load_policy(env: Env, keys: QueueKeys) -> Proto[QueuePolicy]:
+    """The stored policy; QueueNotFound where the queue doesn't exist, CannotDecrypt where its keys are missing."""
     found = yield from get(keys.policy)
-    if found is None:
-        raise QueueNotFound(f"queue {keys.queue!r} does not exist; hub.queue({keys.queue!r}) creates it")
-    return _decode(found.body, keys.policy)
+    while found is not None:
+        policy, sealed, news = _checked(env, keys, found.body)
+        if not news:
+            return policy
+        answer = yield from write(env, Swap(keys.policy, _policy_body(env, policy, sealed), found.etag))
+        if not isinstance(answer, Lost):
+            return policy
+        found = answer.current
+    raise QueueNotFound(f"queue {keys.queue!r} does not exist; hub.queue({keys.queue!r}) creates it")
 
 
 def ensure_queue(env: Env, keys: QueueKeys, policy: QueuePolicy | None, *, replace: bool) -> Proto[QueuePolicy]:
@@ -72,15 +93,17 @@ def ensure_queue(env: Env, keys: QueueKeys, policy: QueuePolicy | None, *, repla
     while True:
         if found is None:
             wanted = policy or QueuePolicy()
-            answer = yield from write(env, Create(keys.policy, _policy_body(env, wanted)))
+            sealed = env.fields.vouch(keys.queue, {}) if env.fields else None
+            answer = yield from write(env, Create(keys.policy, _policy_body(env, wanted, sealed)))
             if not isinstance(answer, Lost):
                 return wanted
             found = answer.current
             continue
-        stored = _decode(found.body, keys.policy)
-        if policy is None or policy == stored:
+        stored, sealed, news = _checked(env, keys, found.body)
+        same = policy is None or policy == stored
+        if same and not news:
             return stored
-        if not replace:
+        if policy is not None and not same and not replace:
             names = ", ".join(
                 f"{name} ({getattr(stored, name)!r} is stored, {getattr(policy, name)!r} was given)"
                 for name in stored.differences(policy)
@@ -89,9 +112,10 @@ def ensure_queue(env: Env, keys: QueueKeys, policy: QueuePolicy | None, *, repla
                 f"queue {keys.queue!r} exists with another policy: {names}; leave policy out to use the stored one, "
                 "or pass replace=True to change it for everybody"
             )
-        answer = yield from write(env, Swap(keys.policy, _policy_body(env, policy), found.etag))
+        wanted = policy or stored
+        answer = yield from write(env, Swap(keys.policy, _policy_body(env, wanted, sealed), found.etag))
         if not isinstance(answer, Lost):
-            return policy
+            return wanted
         found = answer.current
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from brigade.errors import MessageNotFound
+from brigade.errors import CannotDecrypt, MessageNotFound
 from brigade.model import MessageInfo
 from brigade.stores.bucket.accounts import Account, open_account, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, READY, Book, from_runs
-from brigade.stores.bucket.history import ended_since
+from brigade.stores.bucket.history import ended_since, opened
 from brigade.stores.bucket.inspect import MOST_HISTORY_FILES, info_of, locate, record_info
 from brigade.stores.bucket.keys import SegmentName, parse_message_ref
 from brigade.stores.bucket.records import attempts_of
@@ -92,8 +92,11 @@ def _names(view: QueueView, prefix: str, start: str, skip: int, most: int) -> Pr
 def _open(
     env: Env, view: QueueView, name: SegmentName, used: set[str]
 ) -> Proto[tuple[Sequence[Entry | None], Book | None]]:
-    """A segment's messages and their account."""
-    entries = yield from read_segment(env, view, name)
+    """A segment's messages and their account; none where no key at hand opens it."""
+    try:
+        entries = yield from read_segment(env, view, name)
+    except CannotDecrypt:
+        entries = None
     if entries is None:
         return (), None
     account: Account | None = None
@@ -130,7 +133,8 @@ def story(env: Env, view: QueueView, message_id: str) -> Proto[Story]:
     ref = f"{name}-{place}"
     ended = yield from ended_since(env, view.keys, {ref}, name.due, most_files=MOST_HISTORY_FILES)
     if ref in ended:
-        return Story(record_info(ended[ref]), attempts_of(ended[ref]))
+        record = opened(env.fields, ended[ref])
+        return Story(record_info(record), attempts_of(record))
     marked = yield from read(env, MARKER, view.keys.marker(message_id))
     if marked is not None and marked[0].ref not in (message_id, ref):
         return (yield from story(env, view, marked[0].ref))

@@ -14,7 +14,7 @@ from typing import cast
 
 from brigade.blobs import Item
 from brigade.clock import FOREVER, to_ms
-from brigade.errors import QueueNotFound
+from brigade.errors import CannotDecrypt, QueueNotFound
 from brigade.ids import digest
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import (
@@ -31,7 +31,7 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import Urgency, claim_head, drop_orphan, make_grant, open_lanes
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, side_by_side
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, list_page, passing_over, side_by_side
 from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 from brigade.stores.bucket.wire import Entry
 
@@ -99,21 +99,23 @@ def claim(
 ) -> Proto[list[Grant]]:
     """Lease up to `limit` messages, head first. Lists again where the last listing is old or used up.
 
-    `only_derived` leaves everything alone but segments with derived names: dead letters among them. With `seats`
-    messages are leased to several owners, as many as there are seats.
+    What no key at hand opens is passed over; where there was nothing else, that is a CannotDecrypt. `only_derived`
+    leaves everything alone but segments with derived names: dead letters among them. With `seats` messages are leased
+    to several owners, as many as there are seats.
     """
     seats = seats or Seats([owner], [0] * limit)
-    looks = 0
+    looks, refused = 0, list[CannotDecrypt]()
     if _old(env, view, listing_ttl) or env.now() >= view.next_due:
         yield from refresh(env, view)
         looks = 1
     while True:
         if view.paused:
             return []
-        won, beaten = yield from _walk(env, view, seats, visibility, listing_ttl, only_derived)
+        won, beaten = yield from _walk(env, view, seats, visibility, listing_ttl, only_derived, refused)
         if view.unmoved:
             yield from complete_moves(env, view)
         if won:
+            env.unreadable += refused
             return won
         if beaten and looks < LOOKS:
             yield from refresh(env, view)
@@ -123,6 +125,8 @@ def claim(
         elif not looks:
             yield from refresh(env, view)
             looks = 1
+        elif refused:
+            raise refused[0]
         else:
             return []
 
@@ -228,7 +232,13 @@ def _list_lanes(view: QueueView) -> Proto[None]:
 
 
 def _walk(
-    env: Env, view: QueueView, seats: Seats, visibility: float, listing_ttl: float, only_derived: bool
+    env: Env,
+    view: QueueView,
+    seats: Seats,
+    visibility: float,
+    listing_ttl: float,
+    only_derived: bool,
+    refused: list[CannotDecrypt],
 ) -> Proto[tuple[list[Grant], bool]]:
     """Try candidates from the head, several at once; among others start further on, so that claimers do not collide.
 
@@ -252,9 +262,12 @@ def _walk(
         parts = seats.parts([share for _, share in batch])
         answers = yield from side_by_side(
             [
-                _claim_lane(env, view, what, part[0], seats, lease)
-                if isinstance(what, str)
-                else _claim_segment(env, view, what, part, seats, lease)
+                passing_over(
+                    refused,
+                    _claim_lane(env, view, what, part[0], seats, lease)
+                    if isinstance(what, str)
+                    else _claim_segment(env, view, what, part, seats, lease),
+                )
                 for (what, _), part in zip(batch, parts, strict=True)
             ],
             WIDTH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brigade.blobs import UNSUPPORTED, DeleteIf, Swap
-from brigade.errors import CorruptObject
+from brigade.errors import CannotDecrypt, CorruptObject
 from brigade.stores.bucket.accounts import read_segment
 from brigade.stores.bucket.book import PURGED
 from brigade.stores.bucket.history import Record, records_of, write_history
@@ -22,14 +22,16 @@ from brigade.stores.bucket.wire import MARKER, SEGMENT, Entry, Ledger, Marker, S
 __all__ = ["finish", "retire"]
 
 HISTORY_FILE_RECORDS = 20_000
+UNREADABLE: list[Entry | None] = []
 FREE = ""
 """What the marker of a purged id points to where storage has no conditional delete: nothing, so it may be taken."""
 
 
 def finish(env: Env, view: QueueView, finals: Mapping[SegmentName, Ledger]) -> Proto[list[Record]]:
     """See final ledgers through to the end; returns their history."""
-    names = list(finals)
-    contents = yield from side_by_side([_contents(env, view, name, finals[name].born) for name in names])
+    contents = yield from side_by_side([_contents(env, view, name, finals[name].born) for name in finals])
+    names = [name for name, entries in zip(finals, contents, strict=True) if entries is not UNREADABLE]
+    contents = [entries for entries in contents if entries is not UNREADABLE]
     ended = {name: entries for name, entries in zip(names, contents, strict=True) if entries is not None}
     records: list[Record] = []
     fallback = view.policy.failure.max_attempts
@@ -79,10 +81,15 @@ def retire(
 
 
 def _contents(env: Env, view: QueueView, name: SegmentName, account: str) -> Proto[list[Entry | None] | None]:
+    """The messages of a segment; UNREADABLE where no key at hand opens it: then it stays, with its ledger."""
     known = view.entries.get(name)
     if known is not None and known.account == account != "":
         return known.entries
-    return (yield from read_segment(env, view, name))
+    try:
+        return (yield from read_segment(env, view, name))
+    except CannotDecrypt as error:
+        env.unreadable.append(error)
+        return UNREADABLE
 
 
 def _void(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:

@@ -10,19 +10,24 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade.blobs import Create
-from brigade.errors import CorruptObject
+from brigade.crypto.places import place_of
+from brigade.errors import CannotDecrypt, CorruptObject
 from brigade.model import FailureInfo
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
 from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corrupt_key
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
 
-__all__ = ["Attempt", "Record", "ended_since", "read_file", "read_records", "records_of", "write_history"]
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
+
+__all__ = ["Attempt", "Record", "ended_since", "opened", "read_file", "read_records", "records_of", "write_history"]
 
 SKEW = 600_000
 OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
@@ -65,8 +70,21 @@ class Record(msgspec.Struct, gc=False):
     result: msgspec.Raw = _NULL
     dead_letter_queue: str | None = None
     origin: FailureInfo | None = None
+    sealed: str | msgspec.UnsetType = msgspec.UNSET
+    """Where encryption is on: attributes, errors and result, which are left out in the clear."""
 
 
+class Secrets(msgspec.Struct, array_like=True):
+    """What of a record is not for everybody who can read the file."""
+
+    attributes: dict[str, Any] | None
+    errors: list[str | None]
+    error: str | None
+    result: msgspec.Raw
+    origin: str | None
+
+
+_secrets = msgspec.json.Decoder(Secrets)
 _decoder = msgspec.json.Decoder(Record)
 
 
@@ -130,6 +148,8 @@ def write_history(env: Env, keys: QueueKeys, records: Sequence[Record]) -> Proto
     if not records:
         return
     counts = Counter(record.outcome for record in records)
+    if env.fields is not None:
+        records = _seal(env.fields, records)
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
     body = packer.compress(_encoder.encode_lines(records)) + packer.flush()
     while True:
@@ -143,6 +163,50 @@ def write_history(env: Env, keys: QueueKeys, records: Sequence[Record]) -> Proto
         answer = yield from write(env, Create(key, body))
         if not isinstance(answer, Lost):
             return
+
+
+def _seal(fields: Fields, records: Sequence[Record]) -> list[Record]:
+    """Records as they are stored where encryption is on: one data key for the file."""
+    key, sealed = fields.vault.data_key(), list[Record]()
+    for one in records:
+        errors = [attempt.error for attempt in one.attempts]
+        origin = one.origin.error if one.origin else None
+        if one.attributes is None and one.error is None and one.result is _NULL and origin is None and not any(errors):
+            sealed.append(one)
+            continue
+        secrets = Secrets(one.attributes, errors, one.error, one.result, origin)
+        text = fields.seal_text(_encoder.encode(secrets).decode(), place_of("history", one.queue, one.ref), key)
+        sealed.append(
+            replace(
+                one,
+                attributes=None,
+                attempts=[replace(attempt, error=None) if attempt.error else attempt for attempt in one.attempts],
+                error=None,
+                result=_NULL,
+                origin=replace(one.origin, error=None) if one.origin else None,
+                sealed=text,
+            )
+        )
+    return sealed
+
+
+def opened(fields: Fields | None, record: Record) -> Record:
+    """A record with what was sealed of it. CannotDecrypt where that takes a key that isn't there."""
+    if not isinstance(record.sealed, str):
+        return record
+    if fields is None:
+        raise CannotDecrypt(f"history of message {record.id!r} is sealed; connect with encryption= and its keys")
+    place = place_of("history", record.queue, record.ref)
+    secrets = _secrets.decode(fields.open_text(record.sealed, place))
+    return replace(
+        record,
+        attributes=secrets.attributes,
+        attempts=[replace(one, error=error) for one, error in zip(record.attempts, secrets.errors, strict=True)],
+        error=secrets.error,
+        result=secrets.result,
+        origin=replace(record.origin, error=secrets.origin) if record.origin else None,
+        sealed=msgspec.UNSET,
+    )
 
 
 def read_records(body: bytes) -> list[Record]:

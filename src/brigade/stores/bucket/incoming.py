@@ -7,6 +7,7 @@ import zlib
 from collections.abc import AsyncIterator, Sequence
 
 from brigade.blobs import Blobs
+from brigade.crypto.places import bind
 from brigade.errors import BrigadeError, PayloadTooLarge
 from brigade.policy import INLINE_LIMIT
 from brigade.stores import Outgoing
@@ -70,17 +71,23 @@ async def _streamed(env: Env, blobs: Blobs, view: QueueView, message: Outgoing, 
     )
 
     async def all_chunks() -> AsyncIterator[bytes]:
-        size, entry.checksum = len(head), zlib.crc32(head)
+        entry.size, entry.checksum = len(head), zlib.crc32(head)
         yield bytes(head)
         head.clear()
         async for chunk in chunks:
-            size += len(chunk)
+            entry.size += len(chunk)
             entry.checksum = zlib.crc32(chunk, entry.checksum)
-            if size > view.policy.max_payload:
-                raise _too_large(size, view)
+            if entry.size > view.policy.max_payload:
+                raise _too_large(entry.size, view)
             yield chunk
 
-    entry.size = await blobs.put_stream(view.keys.blob(f"{name}-0"), all_chunks())
+    key = view.keys.blob(f"{name}-0")
+    if env.fields is None:
+        await blobs.put_stream(key, all_chunks())
+    else:
+        sealer = env.fields.sealer()
+        await blobs.put_stream(key, env.fields.seal_stream(all_chunks(), sealer))
+        entry.checksum = bind(sealer.binding, entry.checksum or 0)
     return Draft(entry, name)
 
 

@@ -14,7 +14,7 @@ from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, READY, SUCCEEDED, Book, state_of
 from brigade.stores.bucket.claim import refresh
-from brigade.stores.bucket.history import SKEW, Record, ended_since
+from brigade.stores.bucket.history import SKEW, Record, ended_since, opened
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.specs import specs_of
@@ -156,7 +156,7 @@ def find(env: Env, view: QueueView, message_id: str) -> Proto[MessageInfo]:
     ended = yield from ended_since(env, view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
     record = ended.get(f"{name}-{place}")
     if record is not None:
-        return record_info(record)
+        return record_info(opened(env.fields, record))
     marked = yield from read(env, MARKER, view.keys.marker(message_id))
     if marked is not None and marked[0].ref not in (message_id, f"{name}-{place}"):
         return (yield from find(env, view, marked[0].ref))
@@ -196,6 +196,7 @@ def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: 
         error=error or reason or (last_error if len(book.states) == 1 else None),
         result=None if result is None else msgspec.json.decode(result),
         failure=entry.failure,
+        checksum=entry.checksum,
     )
 
 

@@ -11,6 +11,7 @@ q/<queue>/blob/<message>                   payloads too large for a segment
 q/<queue>/state/<message>                  workflow state
 q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
 q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
+auth/token/<id>                            tokens of servers, hashed
 corrupt/<key>                              damaged objects, set aside
 """
 
@@ -24,8 +25,9 @@ from brigade.clock import FOREVER
 from brigade.ids import Ids, digest
 from brigade.names import check_queue_name
 
-__all__ = ["QueueKeys", "SegmentName", "lane_name", "parse_message_ref"]
+__all__ = ["TOKENS", "QueueKeys", "SegmentName", "lane_name", "parse_message_ref"]
 
+TOKENS = "auth/token/"
 STRICT_LANE = "0" * 16
 _SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[fld][ps])-([0-9]{1,5})")
 _HISTORY = re.compile(r"([0-9]{14})-([0-9a-f]+)-([0-9]+)s([0-9]+)f([0-9]+)d\.jsonl\.gz")

@@ -11,7 +11,7 @@ from brigade.model import Grant
 from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
 from brigade.stores.bucket.book import LEASED, READY, Book, Won
 from brigade.stores.bucket.keys import SegmentName
-from brigade.stores.bucket.steps import MOST_TRIES, Env, Lost, Proto, Sleep, delete, side_by_side, write
+from brigade.stores.bucket.steps import MOST_TRIES, Env, Lost, Proto, Sleep, delete, passing_over, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import LANE, Lane, LaneEntry, Ledger
 
@@ -35,7 +35,7 @@ def open_lanes(env: Env, view: QueueView) -> Proto[list[tuple[Urgency, str]]]:
     now = env.now()
     names = [lane for lane, known in view.lanes.items() if known.next_at <= now]
     unread = [lane for lane in names if view.lanes[lane].lane is None]
-    yield from side_by_side([read_lane(env, view, lane) for lane in unread], WIDTH)
+    yield from side_by_side([passing_over([], read_lane(env, view, lane)) for lane in unread], WIDTH)
     return sorted((_urgency(view.lanes[lane].lane), lane) for lane in names if lane in view.lanes)
 
 

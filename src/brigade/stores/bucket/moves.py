@@ -19,7 +19,7 @@ from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.enqueue import give_up_late
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.lanes import drop_orphan
-from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, read, side_by_side, write
+from brigade.stores.bucket.steps import Env, Lost, Proto, copy, get, passing_over, read, side_by_side, write
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import PARKED, SEGMENT, STATE, Entry, Ledger, Move, Parked, Segment, StateDoc
 
@@ -27,10 +27,10 @@ __all__ = ["complete_moves", "copy_state"]
 
 
 def complete_moves(env: Env, view: QueueView) -> Proto[None]:
-    """Carry out every undone move that this process has seen. What the store refuses now, a sweeper does later."""
+    """Carry out every undone move that this process has seen. What can't be done now, a sweeper does later."""
     for name in list(view.unmoved):
         with contextlib.suppress(StoreUnavailable):
-            yield from _complete(env, view, name)
+            yield from passing_over(env.unreadable, _complete(env, view, name))
             view.unmoved.pop(name, None)
 
 
@@ -170,4 +170,4 @@ def _ensure_queue(env: Env, target: QueueKeys) -> Proto[None]:
     """A dead-letter queue that nobody has made yet comes to be with the default policy."""
     found = yield from get(target.policy)
     if found is None:
-        yield from write(env, Create(target.policy, default_policy_body(env)))
+        yield from write(env, Create(target.policy, default_policy_body(env, target)))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from brigade.blobs import UNKNOWN, Blob, Copy, Create, Delete, Get, Item, List, Op, Page, Refused, Swap
 from brigade.clock import Clock
 from brigade.codec import Format, is_sound
-from brigade.errors import CorruptObject, StoreUnavailable
+from brigade.errors import CannotDecrypt, CorruptObject, StoreUnavailable
 from brigade.ids import Ids
 from brigade.stores.bucket.keys import corrupt_key
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = [
     "MOST_TRIES",
@@ -30,6 +33,7 @@ __all__ = [
     "get",
     "list_all",
     "list_page",
+    "passing_over",
     "read",
     "reread",
     "side_by_side",
@@ -65,12 +69,15 @@ class Env:
     """The world as a protocol function sees it: the store's time, unique names, and where damage is reported.
 
     `conflicts` counts the writes that somebody else's came before.
+    `unreadable` is what no key at hand opens and was passed over; `fields` is set where encryption is on.
     """
 
     clock: Clock
     ids: Ids
     damaged: list[CorruptObject] = field(default_factory=list[CorruptObject])
     conflicts: int = 0
+    unreadable: list[CannotDecrypt] = field(default_factory=list[CannotDecrypt])
+    fields: Fields | None = None
 
     def now(self) -> int:
         return self.clock.now()
@@ -118,6 +125,15 @@ def side_by_side(parts: Sequence[Proto[T]], width: int = 16) -> Proto[list[T]]:
     if len(parts) == 1:
         return [(yield from parts[0])]
     return (yield Parallel(parts, width))
+
+
+def passing_over(refused: list[CannotDecrypt], part: Proto[T]) -> Proto[T | None]:
+    """One part of many: where no key at hand opens what it reads, that is noted, and the others go on."""
+    try:
+        return (yield from part)
+    except CannotDecrypt as error:
+        refused.append(error)
+        return None
 
 
 def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[str | Lost]:

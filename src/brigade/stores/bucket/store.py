@@ -11,16 +11,18 @@ import contextlib
 import itertools
 import logging
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from brigade.blobs import Blobs
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms
-from brigade.errors import BrigadeError, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
+from brigade.crypto.places import binding_of, crc_of
+from brigade.errors import BrigadeError, CannotDecrypt, CorruptObject, MessageNotFound, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.machine import State
 from brigade.model import (
@@ -31,14 +33,15 @@ from brigade.model import (
     MessageInfo,
     Nack,
     Receipt,
+    Release,
     Settlement,
     Stats,
 )
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
 from brigade.stores.bucket import admin, browse, inspect, records, state
-from brigade.stores.bucket.claim import Seats, claim, load
-from brigade.stores.bucket.convert import SettleGroup, entry_of, messages_of, to_change
+from brigade.stores.bucket.claim import Loaded, Seats, claim, load
+from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
@@ -50,9 +53,13 @@ from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
+from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, write_token
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.operating import Action, Match
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["BucketStore"]
 
@@ -66,6 +73,8 @@ FIRST_POLL = 0.1
 SAFETY_POLL = 30.0
 RESULT_LIMIT = 4096
 RESULTS_LIMIT = 64 * 1024
+UNREADABLE_FOR = 60.0
+"""Seconds before messages that could not be opened are handed out again."""
 
 
 class BucketStore:
@@ -77,8 +86,21 @@ class BucketStore:
         self._queues: dict[str, HeldQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._tokens: KnownTokens = {}
         self.pace = Pace()
         self.on_failure: Callable[[Failed], None] | None = None
+
+    def protect(self, fields: Fields) -> None:
+        """Seal everything from now on. Called before `open`."""
+        from brigade.crypto.blobs import SealedBlobs
+
+        self._blobs = SealedBlobs(self._blobs, fields.vault)
+        self.env.fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        from brigade.crypto.usage import count_keys
+
+        return await count_keys(self._blobs)
 
     @property
     def blobs(self) -> Blobs:
@@ -103,6 +125,8 @@ class BucketStore:
         finally:
             while self.env.damaged:
                 log.error("%s", self.env.damaged.pop())
+            while self.env.unreadable:
+                log.error("passed over: %s", self.env.unreadable.pop())
 
     def _tell_failures(self, held: HeldQueue) -> None:
         """Tell of messages that failed while nobody held them."""
@@ -134,7 +158,7 @@ class BucketStore:
         if create:
             stored = await self.run(admin.ensure_queue(self.env, keys, policy, replace=replace))
         else:
-            stored = await self.run(admin.load_policy(keys))
+            stored = await self.run(admin.load_policy(self.env, keys))
         self._remember(name, stored)
         return stored
 
@@ -184,9 +208,30 @@ class BucketStore:
             by_queue.setdefault(grant.queue, []).append(grant)
         for queue, members in by_queue.items():
             held = await self._queue(queue)
-            for loaded in await self.run(load(self.env, held.view, members)):
+            try:
+                found = await self.run(load(self.env, held.view, members))
+            except CannotDecrypt:
+                found = await self._load_readable(held, members)
+            for loaded in found:
                 messages += messages_of(queue, loaded)
         return messages
+
+    async def _load_readable(self, held: HeldQueue, grants: Sequence[Grant]) -> list[Loaded]:
+        """What can be opened of these. The rest goes back, uncounted; if that is all, it is raised."""
+        found: list[Loaded] = []
+        refused: CannotDecrypt | None = None
+        for grant in grants:
+            try:
+                found += await self.run(load(self.env, held.view, [grant]))
+            except CannotDecrypt as error:
+                refused = error
+                log.error("not delivered, and given back: %s", error)
+                await self.settle(
+                    grant.queue, [Release(held_by(grant, place), UNREADABLE_FOR) for place in grant.members]
+                )
+        if refused is not None and not found:
+            raise refused
+        return found
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
@@ -381,15 +426,30 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(state.save_state(self.env, held.view, ref, value, etag, correlation))
 
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return await self.run(write_token(self.env, id, body))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return await self.run(list_tokens(self._tokens))
+
+    async def drop_token(self, id: str) -> bool:
+        return await self.run(drop_token(id))
+
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         key = QueueKeys(message.queue).blob(message.ref)
         size = checksum = 0
-        async with contextlib.aclosing(self._blobs.get_stream(key)) as chunks:
+        binding, fields = binding_of(message.checksum), self.env.fields
+        if binding is not None and fields is None:
+            raise CannotDecrypt(f"payload {key!r} is sealed; connect with encryption= and the keys of this store")
+        async with contextlib.aclosing(self._blobs.get_stream(key)) as stored:
+            chunks: AsyncIterator[bytes] = stored
+            if binding is not None and fields is not None:
+                chunks = fields.open_stream(stored, binding, f"payload {key!r}")
             async for chunk in chunks:
                 size += len(chunk)
                 checksum = zlib.crc32(chunk, checksum)
                 yield chunk
-        if size != message.size or (message.checksum is not None and checksum != message.checksum):
+        if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
 
@@ -430,7 +490,7 @@ class BucketStore:
         now = self.env.clock.monotonic()
         if held is not None and not (refresh and now - held.policy_at > POLICY_TTL):
             return held
-        return self._remember(name, await self.run(admin.load_policy(QueueKeys(name))))
+        return self._remember(name, await self.run(admin.load_policy(self.env, QueueKeys(name))))
 
     def _remember(self, name: str, policy: QueuePolicy) -> HeldQueue:
         held = self._queues.get(name)
@@ -463,8 +523,11 @@ class BucketStore:
             yield result
 
         key = held.view.keys.blob(f"result/{message.ref}-{change.version}")
+        size = len(result)
+        if self.env.fields is not None:
+            result = self.env.fields.vault.seal(result, key)
         await self._blobs.put_stream(key, once())
-        return replace(change, result=msgspec.json.encode({"blob": key, "size": len(result)}))
+        return replace(change, result=msgspec.json.encode({"blob": key, "size": size}))
 
     async def _settle_group(
         self,

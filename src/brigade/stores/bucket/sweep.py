@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from brigade.blobs import Create, DeleteIf, Item
 from brigade.clock import to_ms
-from brigade.errors import CorruptObject
+from brigade.errors import CannotDecrypt, CorruptObject
 from brigade.stores.bucket.accounts import (
     Account,
     after_loss,
@@ -31,7 +31,7 @@ from brigade.stores.bucket.lanes import decide_head, drop_from_lane
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, read
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, passing_over, read
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked
 
@@ -63,9 +63,10 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
     yield from _sweep_lanes(env, view, lane_segments, done)
     if view.unmoved:
         yield from complete_moves(env, view)
-    parked = yield from _sweep_parked(env, view, done)
+    parked = yield from passing_over(env.unreadable, _sweep_parked(env, view, done))
     yield from _sweep_voids(env, view, [*segments, *lane_segments], done)
-    yield from _sweep_beside(env, view, parked, done)
+    if parked is not None:
+        yield from _sweep_beside(env, view, parked, done)
     yield from _sweep_markers(env, view, done)
     yield from _sweep_history(env, view, done)
     return done
@@ -88,14 +89,14 @@ def _sweep_ledgers(
             yield from delete([item.key])
             done.orphans += 1
             continue
-        account = yield from open_account(env, view, name, cached=False)
+        account = yield from passing_over(env.unreadable, open_account(env, view, name, cached=False))
         if account is None:
             continue
         if account.ledger.final:
             if _old(env, item, FINAL_GRACE):
                 finals[name] = account.ledger
         else:
-            yield from _decide(env, view, account, done)
+            yield from passing_over(env.unreadable, _decide(env, view, account, done))
     if finals:
         yield from finish(env, view, finals)
         done.finished += len(finals)
@@ -106,7 +107,7 @@ def _sweep_ledgers(
     for item in segments:
         name = view.keys.parse(item.key)
         if name is not None and view.keys.ledger(name) not in known and name.due <= env.now():
-            yield from _decide_fresh(env, view, name, done)
+            yield from passing_over(env.unreadable, _decide_fresh(env, view, name, done))
 
 
 def _decide(env: Env, view: QueueView, account: Account | None, done: Swept) -> Proto[None]:
@@ -151,13 +152,14 @@ def _decide_fresh(env: Env, view: QueueView, name: SegmentName, done: Swept) -> 
 
 def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done: Swept) -> Proto[None]:
     listed: set[str] = set()
+    unread: list[CannotDecrypt] = []
     lanes = yield from list_all(view.keys.lanes)
     if lanes:
         yield Create(view.keys.lanes_flag, env.ids.nonce().encode())
     for item in lanes:
         lane = item.key[len(view.keys.lanes) :]
-        yield from decide_head(env, view, lane)
-        found = yield from read_lane(env, view, lane)
+        yield from passing_over(env.unreadable, decide_head(env, view, lane))
+        found = yield from passing_over(unread, read_lane(env, view, lane))
         if found is None:
             continue
         listed |= {entry.segment for entry in found[0].entries}
@@ -179,6 +181,9 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
         if finals:
             yield from finish(env, view, finals)
             done.finished += len(finals)
+    if unread:  # what lies in those lanes is not known, so nothing is an orphan
+        env.unreadable += unread
+        return
     orphans = yield from _lane_orphans(env, view, lane_segments, listed)
     yield from delete(orphans)
     done.orphans += len(orphans)
@@ -215,22 +220,25 @@ def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swep
     """Voids that have kept late writers out for an hour, and whose source can make them no more."""
     for item in segments:
         name = view.keys.parse(item.key)
-        if name is None or not _old(env, item) or (item.size > VOID_SIZE and not name.derived):
-            continue
-        try:
-            found = yield from read(env, SEGMENT, item.key)
-        except CorruptObject:
-            continue
-        if found is None or not found[0].void:
-            continue
-        source = found[0].source
-        if source is None or (yield from _exhausted(env, source, str(name))):
-            yield from delete([item.key])
-            if not name.lane:
-                yield from delete([view.keys.ledger(name)])
-            view.ended.discard(name)
-            done.live.discard(str(name))
-            done.orphans += 1
+        if name is not None and _old(env, item) and (item.size <= VOID_SIZE or name.derived):
+            yield from passing_over(env.unreadable, _sweep_void(env, view, item.key, name, done))
+
+
+def _sweep_void(env: Env, view: QueueView, key: str, name: SegmentName, done: Swept) -> Proto[None]:
+    try:
+        found = yield from read(env, SEGMENT, key)
+    except CorruptObject:
+        return
+    if found is None or not found[0].void:
+        return
+    source = found[0].source
+    if source is None or (yield from _exhausted(env, source, str(name))):
+        yield from delete([key])
+        if not name.lane:
+            yield from delete([view.keys.ledger(name)])
+        view.ended.discard(name)
+        done.live.discard(str(name))
+        done.orphans += 1
 
 
 def _exhausted(env: Env, source: str, target: str) -> Proto[bool]:
@@ -309,7 +317,7 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         if not _old(env, item):
             continue
         try:
-            found = yield from read(env, MARKER, item.key)
+            found = yield from passing_over(env.unreadable, read(env, MARKER, item.key))
         except CorruptObject:
             continue
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -34,6 +34,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     checksum: int | None = None
 
 
+Seal = Callable[[Sequence[Draft], Sequence[int]], Sequence[Draft]]
+"""Drafts with their contents sealed, each for its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Receipts, and whether somebody waits for what they stand for."""
@@ -57,11 +61,16 @@ def is_plain(draft: Draft) -> bool:
     return draft.lane is None and draft.message.id is None and draft.blob is None
 
 
-def enqueue(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int, *, lifo: bool) -> Steps[Written]:
-    """Write messages. More than one statement where there are lanes or own ids: then it needs a transaction."""
-    if all(map(is_plain, drafts)):
+def enqueue(
+    queue: str, queue_id: int, drafts: Sequence[Draft], batch: int, *, lifo: bool, seal: Seal | None = None
+) -> Steps[Written]:
+    """Write messages. More than one statement where there are lanes or own ids: then it needs a transaction.
+
+    `seal` makes drafts out for the ids that they get, which are therefore taken first.
+    """
+    if all(map(is_plain, drafts)) and (seal is None or len(drafts) >= COPY_FROM):
         if len(drafts) >= COPY_FROM:
-            return (yield from _copy(queue, queue_id, drafts, batch))
+            return (yield from _copy(queue, queue_id, drafts, batch, seal))
         one = _insert_one(queue_id, drafts[0], batch) if len(drafts) == 1 else None
         rows = yield one or _insert(queue_id, drafts, [None] * len(drafts), batch)
         _check(queue, rows, drafts)
@@ -75,7 +84,8 @@ def enqueue(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int, *, l
     known = yield from _take_ids(queue, queue_id, drafts, ids)
     places = [place for place in range(len(drafts)) if place not in known]
     if places:
-        yield _insert(queue_id, [drafts[place] for place in places], [ids[place] for place in places], batch)
+        fresh, their_ids = [drafts[place] for place in places], [ids[place] for place in places]
+        yield _insert(queue_id, seal(fresh, their_ids) if seal else fresh, their_ids, batch)
     awaited = bool(allocated[0][1])
     if lanes:
         yield Ask("seat_lanes", {"queue": queue_id, "lanes": lanes}, lifo)
@@ -97,10 +107,12 @@ def _receipt(queue: str, queue_id: int, id: int, draft: Draft) -> Receipt:
     return Receipt(name, queue, draft.message.correlation_id or name, False, ref)
 
 
-def _copy(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int) -> Steps[Written]:
+def _copy(queue: str, queue_id: int, drafts: Sequence[Draft], batch: int, seal: Seal | None) -> Steps[Written]:
     allocated = yield Ask("allocate", {"queue": queue_id, "count": len(drafts)})
     _check(queue, allocated, drafts)
     ttl, awaited, now, ids = allocated[0]
+    if seal is not None:
+        drafts = seal(drafts, ids)
     rows: list[tuple[object, ...]] = []
     for id, draft in zip(ids, drafts, strict=True):
         message = draft.message

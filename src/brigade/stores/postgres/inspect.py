@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from brigade.errors import MessageNotFound, StaleLease
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.postgres.queues import missing
+from brigade.stores.postgres.sealing import open_failed, open_info
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.wire import ended_info, failed_message, kept, live_info, parse_ref
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["failed", "find", "load_state", "peek", "save_state", "stats"]
 
@@ -30,13 +36,15 @@ def stats(queue: str, queue_id: int) -> Steps[Stats]:
     )
 
 
-def peek(queue: str, queue_id: int, limit: int, *, lifo: bool) -> Steps[list[MessageInfo]]:
+def peek(
+    queue: str, queue_id: int, limit: int, *, lifo: bool, fields: Fields | None = None
+) -> Steps[list[MessageInfo]]:
     """What a claim would get now, in order."""
     rows = yield Ask("peek", {"queue": queue_id, "limit": limit}, lifo)
-    return [live_info(queue, queue_id, row) for row in rows]
+    return [open_info(fields, live_info(queue, queue_id, row), row[-1]) for row in rows]
 
 
-def find(queue: str, queue_id: int, message_id: str) -> Steps[MessageInfo]:
+def find(queue: str, queue_id: int, message_id: str, *, fields: Fields | None = None) -> Steps[MessageInfo]:
     """A message by its id, live or in history."""
     number = parse_ref(message_id, queue_id)
     tried: set[int] = set()
@@ -50,14 +58,14 @@ def find(queue: str, queue_id: int, message_id: str) -> Steps[MessageInfo]:
         for name, shown in (("get_live", live_info), ("get_ended", ended_info)):
             rows = yield Ask(name, {"queue": queue_id, "id": number})
             if rows:
-                return shown(queue, queue_id, rows[0])
+                return open_info(fields, shown(queue, queue_id, rows[0]), rows[0][-1])
     raise MessageNotFound(f"queue {queue!r} has no message {message_id!r}, or it ended too long ago")
 
 
-def failed(queue: str, queue_id: int, limit: int) -> Steps[list[FailedMessage]]:
+def failed(queue: str, queue_id: int, limit: int, *, fields: Fields | None = None) -> Steps[list[FailedMessage]]:
     """Parked failures, oldest first."""
     rows = yield Ask("list_parked", {"queue": queue_id, "limit": limit})
-    return [failed_message(queue, row) for row in rows]
+    return [open_failed(fields, failed_message(queue, row)) for row in rows]
 
 
 def load_state(queue_id: int, ref: str) -> Steps[tuple[bytes, str] | None]:

@@ -20,12 +20,12 @@ PARTS = {
         "m.id, m.priority, m.due_at, m.enqueued_at, m.attempts, "
         "coalesce(m.max_attempts, (SELECT max_attempts FROM {schema}.queues WHERE id = %(queue)s)), m.version, m.size, "
         "m.checksum, m.content_type, m.correlation_id, m.own_id, m.group_name, m.attributes::text, m.failure::text, "
-        "m.payload, m.claimed_at, m.expires_at, m.owner"
+        "m.payload, m.claimed_at, m.expires_at, m.owner, m.derived"
     ),
     "seen": (
         "m.id, m.state, m.priority, m.attempts, coalesce(m.max_attempts, q.max_attempts), m.enqueued_at, m.due_at, "
         "m.correlation_id, m.own_id, m.attributes::text, m.group_name, m.content_type, m.size, m.payload, m.owner, "
-        "m.version, m.expires_at, m.failure::text, m.log -> -1 ->> 'error'"
+        "m.version, m.expires_at, m.failure::text, m.log -> -1 ->> 'error', m.checksum, m.derived"
     ),
     "logged_expired": f"{_LOG} || jsonb_build_object({_ENTRY}, 'ended_at', m.expires_at, 'how', 'expired')",
     "logged_back": (

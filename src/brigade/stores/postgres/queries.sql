@@ -7,7 +7,7 @@ SELECT {schema}.now_ms();
 
 -- name: find_queue
 -- A queue by its name.
-SELECT id, policy::text FROM {schema}.queues WHERE name = %(name)s;
+SELECT id, policy::text, sealed::text FROM {schema}.queues WHERE name = %(name)s;
 
 -- name: list_queues
 -- The names of all queues.
@@ -26,6 +26,12 @@ UPDATE {schema}.queues
 SET policy = %(policy)s::json, max_attempts = %(max_attempts)s, retention_ms = %(retention_ms)s, ttl_ms = %(ttl_ms)s,
     dead_letter_queue = %(dead_letter_queue)s, strict = %(strict)s, lifo = %(lifo)s
 WHERE name = %(name)s
+RETURNING id;
+
+-- name: seal_queue
+-- Remember which keys a queue is sealed with, unless somebody else did so meanwhile.
+UPDATE {schema}.queues SET sealed = %(sealed)s::json
+WHERE id = %(queue)s AND sealed::text IS NOT DISTINCT FROM %(before)s
 RETURNING id;
 
 -- name: change_ttl
@@ -630,7 +636,7 @@ WHERE m.id = %(id)s AND m.queue_id = %(queue)s AND q.id = %(queue)s;
 -- A message in history.
 SELECT h.id, h.priority, h.attempts, h.max_attempts, h.enqueued_at, h.due_at, h.correlation_id, h.own_id,
        h.attributes::text, h.group_name, h.content_type, h.size, h.outcome, h.finished_at, h.error, h.reason,
-       h.result::text, h.failure::text
+       h.result::text, h.failure::text, h.batch = 0
 FROM {schema}.history h
 WHERE h.id = %(id)s AND h.queue_id = %(queue)s
 ORDER BY h.finished_at DESC LIMIT 1;
@@ -1053,3 +1059,36 @@ gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: write_token
+-- Keep a token under a new id; no row where the id is taken.
+INSERT INTO {schema}.tokens (id, value) VALUES (%(id)s, %(value)s) ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: list_tokens
+-- All tokens.
+SELECT id, value FROM {schema}.tokens ORDER BY id;
+
+-- name: drop_token
+-- Forget a token.
+DELETE FROM {schema}.tokens WHERE id = %(id)s RETURNING id;
+
+-- name: key_usage
+-- How many values are sealed under each key, by the id in front of them; '' for those that are not.
+WITH heads AS (
+    SELECT CASE WHEN octet_length(payload) <> size THEN substring(payload for 48) END AS head
+    FROM {schema}.messages WHERE payload IS NOT NULL
+    UNION ALL
+    SELECT CASE WHEN octet_length(payload) <> size THEN substring(payload for 48) END
+    FROM {schema}.parked WHERE payload IS NOT NULL
+    UNION ALL
+    SELECT CASE WHEN substring(data for 2) = 'BX' THEN substring(data for 48) END FROM {schema}.chunks WHERE place = 0
+    UNION ALL
+    SELECT CASE WHEN substring(value for 2) = 'BX' THEN substring(value for 48) END FROM {schema}.states
+    UNION ALL
+    SELECT CASE WHEN t.value LIKE '"sealed:%%' THEN decode(substring(t.value FROM 9 FOR 64), 'base64') END
+    FROM {schema}.history h,
+         LATERAL (VALUES (h.attributes::text), (h.result::text), (to_json(h.error)::text)) AS t (value)
+    WHERE t.value IS NOT NULL
+)
+SELECT coalesce(convert_from(substring(head FROM 5 FOR get_byte(head, 3)), 'SQL_ASCII'), ''), count(*)
+FROM heads GROUP BY 1;

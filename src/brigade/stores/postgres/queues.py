@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from brigade.clock import to_ms
+from brigade.crypto.places import sealed_queue
 from brigade.errors import ConfigError, QueueNotFound
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
 from brigade.stores.postgres.steps import Ask, Steps
 from brigade.stores.postgres.wire import split_ids
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = [
     "delete_queue",
@@ -48,21 +52,32 @@ def missing(name: str) -> QueueNotFound:
     return QueueNotFound(f"queue {name!r} does not exist; hub.queue({name!r}) creates it")
 
 
-def load_queue(name: str) -> Steps[tuple[int, QueuePolicy]]:
-    """The number and the stored policy of a queue."""
-    rows = yield Ask("find_queue", {"name": name})
-    if not rows:
-        raise missing(name)
-    id, policy = rows[0]
-    return id, decode_policy(msgspec.json.decode(policy), source=f"queue {name!r}")
+def load_queue(name: str, fields: Fields | None = None) -> Steps[tuple[int, QueuePolicy]]:
+    """The number and the stored policy of a queue; CannotDecrypt where it is sealed and its keys are missing."""
+    while True:
+        rows = yield Ask("find_queue", {"name": name})
+        if not rows:
+            raise missing(name)
+        id, policy, sealed = rows[0]
+        known: dict[str, str] = {} if sealed is None else msgspec.json.decode(sealed)
+        if known and fields is None:
+            raise sealed_queue(name)
+        more = fields.vouch(name, known) if fields else None
+        if more is not None:
+            params = {"queue": id, "sealed": msgspec.json.encode(more).decode(), "before": sealed}
+            if not (yield Ask("seal_queue", params)):
+                continue
+        return id, decode_policy(msgspec.json.decode(policy), source=f"queue {name!r}")
 
 
-def ensure_queue(name: str, policy: QueuePolicy | None, *, replace: bool) -> Steps[tuple[int, QueuePolicy]]:
+def ensure_queue(
+    name: str, policy: QueuePolicy | None, *, replace: bool, fields: Fields | None = None
+) -> Steps[tuple[int, QueuePolicy]]:
     """Create the queue, or check that its stored policy is the given one; `replace` stores the given one."""
     rows = yield Ask("find_queue", {"name": name})
     if not rows:
         yield Ask("make_queue", {"name": name, **_columns(policy or QueuePolicy())})
-    id, stored = yield from load_queue(name)
+    id, stored = yield from load_queue(name, fields)
     if policy is None or policy == stored:
         return id, stored
     if not replace:

@@ -6,23 +6,25 @@ Group commit for enqueue and settlements, wake-ups for waiting claimers, and the
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
+from brigade.crypto import places
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
-from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Settlement, Stats
+from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
 from brigade.stores.operating import Action, Match
 from brigade.stores.postgres import inspect, operate, queues
 from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
-from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
+from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Seal, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.joined import Joined
 from brigade.stores.postgres.link import Link
@@ -31,11 +33,15 @@ from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
+from brigade.stores.postgres.sealing import open_messages, open_state, seal_change, seal_drafts
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
 from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, place_of
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
+
+if TYPE_CHECKING:
+    from brigade.crypto.fields import Fields
 
 __all__ = ["PostgresStore"]
 
@@ -49,6 +55,8 @@ LOOK_EVERY = 1.0
 FIRST_POLL, SAFETY_POLL = 0.1, 30.0
 EXPECT = 60.0
 MOST_CLAIMS_KEPT = 1024
+UNREADABLE_FOR = 60.0
+"""Seconds before messages that could not be opened are handed out again."""
 
 
 class PostgresStore:
@@ -79,6 +87,15 @@ class PostgresStore:
         self._telling: set[int] = set()
         self._teller: asyncio.Task[None] | None = None
         self._closed = False
+        self._fields: Fields | None = None
+
+    def protect(self, fields: Fields) -> None:
+        """Seal contents of messages from now on. Called before `open`."""
+        self._fields = fields
+
+    async def key_usage(self) -> Counter[str]:
+        rows = await self.link.run(lambda _: one(Ask("key_usage")))
+        return Counter({name: int(count) for name, count in rows})
 
     @property
     def channel(self) -> str:
@@ -87,6 +104,8 @@ class PostgresStore:
 
     async def open(self) -> None:
         """Connect, install or check the schema, and set the clock by the server's."""
+        if self._fields is not None:
+            self._fields.vault.unlock()
         conn = await self.link.connect()
         try:
             now = await standing(conn, self.schema)
@@ -112,10 +131,10 @@ class PostgresStore:
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         if create:
             id, stored = await self.link.run(
-                lambda _: queues.ensure_queue(name, policy, replace=replace), atomic=replace
+                lambda _: queues.ensure_queue(name, policy, replace=replace, fields=self._fields), atomic=replace
             )
         else:
-            id, stored = await self.link.run(lambda _: queues.load_queue(name))
+            id, stored = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         self._remember(name, id, stored)
         return stored
 
@@ -124,7 +143,7 @@ class PostgresStore:
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         held = await self._queue(queue)
-        drafts = await take_in(self._run, queue, held.policy, messages)
+        drafts = await take_in(self._run, queue, held.policy, messages, self._fields)
         try:
             return list(await held.enqueues.submit(drafts))
         except QueueNotFound:
@@ -132,27 +151,33 @@ class PostgresStore:
             return list(await held.enqueues.submit(drafts))
 
     async def _write(self, held: HeldQueue, drafts: list[Draft]) -> Sequence[Receipt]:
-        batch, since = self.ids.bits(62) + 1, self.clock.now() - to_ms(3600)
+        batch, since, seal = self.ids.bits(62) + 1, self.clock.now() - to_ms(3600), self._seal(held)
 
         def steps(doubt: bool) -> Steps[Written]:
             if doubt:
                 found = yield from find_batch(held.name, held.id, drafts, batch, since)
                 if found is not None:
                     return found
-            return (yield from enqueue(held.name, held.id, drafts, batch, lifo=held.lifo))
+            return (yield from enqueue(held.name, held.id, drafts, batch, lifo=held.lifo, seal=seal))
 
-        written = await self.link.run(steps, atomic=len(drafts) >= COPY_FROM or not all(map(is_plain, drafts)))
+        several = seal is not None or len(drafts) >= COPY_FROM or not all(map(is_plain, drafts))
+        written = await self.link.run(steps, atomic=several)
         held.wake()
         if written.awaited:
             self._tell(held.id)
         return written.receipts
 
+    def _seal(self, held: HeldQueue) -> Seal | None:
+        if self._fields is None:
+            return None
+        return functools.partial(seal_drafts, self._fields, held.name, held.id)
+
     async def enqueue_in(self, connection: Any, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         """Enqueue in a transaction that the caller has opened on a connection of its own."""
         joined = Joined(connection, self.link)
         held = await self._queue(queue)
-        drafts = await take_in(joined.run, queue, held.policy, messages)
-        steps = enqueue(held.name, held.id, drafts, self.ids.bits(62) + 1, lifo=held.lifo)
+        drafts = await take_in(joined.run, queue, held.policy, messages, self._fields)
+        steps = enqueue(held.name, held.id, drafts, self.ids.bits(62) + 1, lifo=held.lifo, seal=self._seal(held))
         written = await joined.run(steps, notify=(self.channel, held.id))
         return written.receipts
 
@@ -221,7 +246,7 @@ class PostgresStore:
         held.idle_polls = 0
         if held.waiting:
             held.wake()
-        return held, token, delivered(queue, held.id, token, won.rows, lifo=held.lifo), won.recovered
+        return held, token, await self._opened(held, token, won.rows), won.recovered
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
         """Ready messages, from where the last claim stopped; all else now and then, or when that is not enough."""
@@ -311,8 +336,21 @@ class PostgresStore:
             held = await self._queue(members[0].queue)
             params = {"queue": int(members[0].segment), "ids": sorted(ids), "token": token}
             rows = await self.link.run(lambda _, params=params: one(Ask("load", params)))
-            messages += delivered(held.name, int(members[0].segment), token, rows, lifo=held.lifo)
+            messages += await self._opened(held, token, rows)
         return messages
+
+    async def _opened(self, held: HeldQueue, token: str, rows: Rows) -> list[Message]:
+        """Claimed rows as messages. What no key at hand opens goes back, uncounted; if that is all, it is raised."""
+        messages = delivered(held.name, held.id, token, rows, lifo=held.lifo)
+        moved = {f"{held.id}-{row[0]}" for row in rows if row[-1]}
+        found, refused = open_messages(self._fields, messages, moved)
+        if refused:
+            for _, error in refused:
+                log.error("not delivered, and given back: %s", error)
+            await self.settle(held.name, [Release(message, UNREADABLE_FOR) for message, _ in refused])
+            if not found:
+                raise refused[0][1]
+        return found
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Until a notification, the next moment that something is due, or the next poll."""
@@ -378,7 +416,7 @@ class PostgresStore:
                 answers.append(change)
             else:
                 answers.append(NOT_SETTLED)
-                changes.append(change)
+                changes.append(change if self._fields is None else seal_change(self._fields, held.name, change))
                 places.append(place)
         return answers, changes, places
 
@@ -421,25 +459,27 @@ class PostgresStore:
 
     async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.peek(queue, held.id, limit, lifo=held.lifo))
+        return await self.link.run(lambda _: inspect.peek(queue, held.id, limit, lifo=held.lifo, fields=self._fields))
 
     async def get(self, queue: str, message_id: str) -> MessageInfo:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.find(queue, held.id, message_id))
+        return await self.link.run(lambda _: inspect.find(queue, held.id, message_id, fields=self._fields))
 
     async def failed(self, queue: str, limit: int) -> list[FailedMessage]:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.failed(queue, held.id, limit))
+        return await self.link.run(lambda _: inspect.failed(queue, held.id, limit, fields=self._fields))
 
     async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
         one = await self._queue(queue)
         return await self.link.run(
-            lambda _: operate.browse(queue, one.id, match, limit=limit, most=most, after=after, only_held=held)
+            lambda _: operate.browse(
+                queue, one.id, match, limit=limit, most=most, after=after, only_held=held, fields=self._fields
+            )
         )
 
     async def story(self, queue: str, message_id: str) -> Story:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: operate.story(queue, held.id, message_id))
+        return await self.link.run(lambda _: operate.story(queue, held.id, message_id, self._fields))
 
     async def leases(self, queue: str, limit: int) -> list[Held]:
         held = await self._queue(queue)
@@ -456,11 +496,13 @@ class PostgresStore:
 
     async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: operate.tail(held.id, after, since_ms=since_ms, limit=limit))
+        return await self.link.run(
+            lambda _: operate.tail(queue, held.id, after, since_ms=since_ms, limit=limit, fields=self._fields)
+        )
 
     async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: operate.outcomes(held.id, days, sample))
+        return await self.link.run(lambda _: operate.outcomes(queue, held.id, days, sample, self._fields))
 
     async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
         held = await self._queue(queue)
@@ -523,16 +565,28 @@ class PostgresStore:
 
     async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
         held = await self._queue(queue)
-        return await self.link.run(lambda _: inspect.load_state(held.id, ref))
+        found = await self.link.run(lambda _: inspect.load_state(held.id, ref))
+        return None if found is None else (open_state(self._fields, queue, ref, found[0]), found[1])
 
     async def save_state(self, queue: str, ref: str, value: bytes, etag: str | None, correlation: str) -> str:
         held = await self._queue(queue)
         fresh = self.ids.bits(62)
+        if self._fields is not None:
+            value = self._fields.vault.seal(value, places.place_of("state", queue, ref), carry=True)
         return await self.link.run(lambda _: inspect.save_state(held.id, ref, value, etag, fresh))
+
+    async def write_token(self, id: str, body: bytes) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("write_token", {"id": id, "value": body}))))
+
+    async def tokens(self) -> list[tuple[str, bytes]]:
+        return [(id, value) for id, value in await self.link.run(lambda _: one(Ask("list_tokens")))]
+
+    async def drop_token(self, id: str) -> bool:
+        return bool(await self.link.run(lambda _: one(Ask("drop_token", {"id": id}))))
 
     async def open_payload(self, message: Message) -> AsyncIterator[bytes]:
         held = await self._queue(message.queue)
-        async for chunk in read_payload(self._run, held.id, message):
+        async for chunk in read_payload(self._run, held.id, message, self._fields):
             yield chunk
 
     async def forget(self, queue: str) -> None:
@@ -588,7 +642,7 @@ class PostgresStore:
         held = self._queues.get(name)
         if held is not None and not (refresh and self.clock.monotonic() - held.policy_at > POLICY_TTL):
             return held
-        id, policy = await self.link.run(lambda _: queues.load_queue(name))
+        id, policy = await self.link.run(lambda _: queues.load_queue(name, self._fields))
         return self._remember(name, id, policy)
 
     def _remember(self, name: str, id: int, policy: QueuePolicy) -> HeldQueue:

@@ -109,6 +109,7 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
             claimed_at,
             expires_at,
             owner,
+            _,
         ) = row
         ref = f"{queue_id}-{id}"
         name = ref if own_id is None else plain(own_id)
@@ -197,6 +198,8 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         expires_at,
         failure,
         error,
+        checksum,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     leased = state == State.IN_FLIGHT.value
@@ -221,6 +224,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         lease_expires_at_ms=expires_at,
         error=error,
         failure=_story(failure),
+        checksum=checksum,
     )
 
 
@@ -245,6 +249,7 @@ def ended_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         reason,
         result,
         failure,
+        _,
     ) = row
     name = told_id(queue_id, id, own_id)
     return MessageInfo(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 class Client:
     """One server, many requests at a time."""
 
-    def __init__(self, base: str, token: str | None) -> None:
+    def __init__(self, base: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
         self.base = base
         self.ids = Ids()
         self.counts: Counter[str] = Counter()
@@ -48,6 +49,7 @@ class Client:
             headers=headers,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30),
             timeout=httpx.Timeout(ANSWERING, connect=CONNECTING, pool=None),
+            verify=tls or True,
             trust_env=urlsplit(base).hostname not in LOOPBACK,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brigade.errors import (
     BrigadeError,
+    CannotDecrypt,
     ConfigError,
     CorruptObject,
     MessageNotFound,
@@ -16,7 +17,7 @@ from brigade.errors import (
 )
 from brigade.stores.remote.wire import Fault
 
-__all__ = ["CODES", "OutcomeUnknown", "Throttled", "error_of", "fault_of"]
+__all__ = ["CODES", "OutcomeUnknown", "Throttled", "Unauthenticated", "error_of", "fault_of"]
 
 
 class Throttled(StoreUnavailable):
@@ -31,6 +32,10 @@ class OutcomeUnknown(StoreUnavailable):
     """The first try of a request may have been carried out, and nobody can say whether it was."""
 
 
+class Unauthenticated(PermissionDenied):
+    """The server doesn't know who asks: there is no token, or none that it knows."""
+
+
 CODES: tuple[tuple[type[BrigadeError], int, str, str | None], ...] = (
     (StaleLease, 409, "queue_message_lease_mismatch", None),
     (QueuePaused, 409, "queue_paused", None),
@@ -38,11 +43,13 @@ CODES: tuple[tuple[type[BrigadeError], int, str, str | None], ...] = (
     (QueueNotFound, 404, "not_found", "queue"),
     (PayloadTooLarge, 413, "payload_too_large", None),
     (ConfigError, 400, "invalid_request", None),
+    (Unauthenticated, 401, "unauthenticated", None),
     (PermissionDenied, 403, "permission_denied", None),
     (Throttled, 429, "throttled", None),
     (OutcomeUnknown, 409, "outcome_unknown", None),
     (StoreUnavailable, 503, "unavailable", None),
     (CorruptObject, 500, "corrupt_object", None),
+    (CannotDecrypt, 500, "cannot_decrypt", None),
     (BrigadeError, 500, "internal", None),
 )
 """Error, status, code and kind. The first line that fits counts."""

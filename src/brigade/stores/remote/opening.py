@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from brigade.errors import ConfigError
+from brigade.stores.remote.credentials import tls_of, token_of
 
 if TYPE_CHECKING:
     from brigade.stores.remote.store import RemoteStore
@@ -31,4 +32,5 @@ def open_remote(scheme: str, place: str, options: dict[str, Any]) -> RemoteStore
         raise ConfigError(
             "http:// needs httpx, which is not installed: pip install 'bucket-brigade[server]'"
         ) from error
-    return RemoteStore(f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}", **options)
+    address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return RemoteStore(address, token=token_of(options), tls=tls_of(scheme, options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from brigade.clock import Clock, SystemClock
+from brigade.crypto.places import crc_of
 from brigade.errors import BrigadeError, CorruptObject, PayloadTooLarge, StoreUnavailable
 from brigade.machine import State
 from brigade.model import (
@@ -46,8 +48,8 @@ CLOSING = 2.0
 class RemoteStore:
     """Queues behind a server. One instance belongs to one event loop."""
 
-    def __init__(self, base: str, token: str | None = None) -> None:
-        self._client = Client(base, token)
+    def __init__(self, base: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._client = Client(base, token, tls)
         self.clock: Clock = SystemClock()
         self.on_failure: Callable[[Failed], None] | None = None
         self._info = wire.Info("", "", 0, 1000, 100_000, 60.0)
@@ -61,7 +63,11 @@ class RemoteStore:
         """Ask the server who it is, and what time it has."""
         local = SystemClock()
         before = local.now()
-        self._info = await self._client.get("/v1/info", wire.Info, patience=OPENING)
+        try:
+            self._info = await self._client.get("/v1/info", wire.Info, patience=OPENING)
+        except BaseException:
+            await self._client.close()
+            raise
         after = local.now()
         offset = self._info.now_ms - (before + after) // 2
         if abs(offset) > (after - before) // 2 + 5:
@@ -244,7 +250,7 @@ class RemoteStore:
                 size += len(chunk)
                 checksum = zlib.crc32(chunk, checksum)
                 yield chunk
-        if size != message.size or (message.checksum is not None and checksum != message.checksum):
+        if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(message.ref, reason, "discard what was read, and restore it or reject the message")
 

@@ -1,0 +1,1 @@
+"""Who may use a server: bearer tokens with scopes, and TLS."""
