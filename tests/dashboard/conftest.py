@@ -79,7 +79,7 @@ class Tab:
     def __init__(self, context: Any, base: str) -> None:
         self.base = base
         self.page = context.new_page()
-        self.page.set_default_timeout(12_000)
+        self.page.set_default_timeout(45_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", self._console)

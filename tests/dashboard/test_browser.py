@@ -20,7 +20,7 @@ from served import BRIGADE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
-expect.set_options(timeout=12_000)
+expect.set_options(timeout=45_000)
 AT_ONCE = Backoff(base=0, maximum=0, jitter=None)
 PARKING = QueuePolicy(failure=Failure("retry", 0), backoff=AT_ONCE)
 Tab = Any

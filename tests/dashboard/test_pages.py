@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -16,12 +17,12 @@ import pytest
 
 import brigade
 from brigade import Failure, Hub, Nack, QueuePolicy
-from brigade.errors import ConfigError, PermissionDenied
-from brigade.server.dashboard.access import Access
+from brigade.errors import ConfigError
+from brigade.server.auth.tokens import mint
 from brigade.server.dashboard.desk import without_secrets
 from brigade.server.dashboard.redaction import HIDDEN, load_redaction
-from brigade.server.gate import Right
 from brigade.server.serve import Serving
+from brigade.stores import TokenStore
 from served import served
 
 PARKING = QueuePolicy(failure=Failure("retry", 0))
@@ -179,76 +180,65 @@ def test_the_api_and_the_pages_share_a_port(hub: Hub, http: httpx.Client, name: 
     assert "<title>Queues" in http.get("/").text
 
 
-class Holder:
-    """Somebody with a token: rights on queues whose name starts so."""
-
-    def __init__(self, name: str, prefix: str, *rights: Right) -> None:
-        self.name = name
-        self._prefix = prefix
-        self._rights = frozenset(rights)
-
-    def may(self, rights: frozenset[Right], queue: str) -> bool:
-        return bool(rights & self._rights) and queue.startswith(self._prefix)
-
-    def may_all(self, rights: frozenset[Right]) -> bool:
-        return bool(rights & self._rights) and not self._prefix
-
-    def may_some(self, rights: frozenset[Right]) -> bool:
-        return bool(rights & self._rights)
-
-
-class Tokens:
-    """A gate with three tokens."""
-
-    def __init__(self) -> None:
-        self.known = {
-            "all": Holder("root", "", *Right),
-            "look": Holder("auditor", "a-", Right.READ),
-            "send": Holder("producer", "", Right.ENQUEUE),
-        }
-
-    async def admit(self, request: Any) -> Holder:
-        found = self.known.get(request.headers.get("authorization", "").removeprefix("Bearer "))
-        if found is None:
-            raise PermissionDenied("no token")
-        return found
-
-
 @pytest.fixture
 def guarded() -> Iterator[Serving]:
-    with served(f"memory://{uuid.uuid4().hex}") as serving:
-        assert serving.desk is not None
-        serving.desk.access = Access(Tokens())
+    with served(f"memory://{uuid.uuid4().hex}", auth="tokens") as serving:
         yield serving
 
 
+TOKENS = {"root": "*:all", "auditor": "a-*:read", "producer": "*:enqueue"}
+
+
 @pytest.fixture
-def visitor(guarded: Serving) -> Iterator[Callable[[str | None], httpx.Client]]:
+def tokens(guarded: Serving) -> dict[str, str]:
+    """Tokens by the name of who has them."""
+    hub, given = guarded.service.hub, dict[str, str]()
+    assert isinstance(hub.store, TokenStore)
+    for name, scope in TOKENS.items():
+        made, given[name] = mint(name, [scope], now_ms=hub.clock.now())
+        writing = hub.store.write_token(made.id, made.body())
+        assert asyncio.run_coroutine_threadsafe(writing, hub.loop).result(60)
+    return given
+
+
+@pytest.fixture
+def visitor(guarded: Serving, tokens: dict[str, str]) -> Iterator[Callable[[str | None], httpx.Client]]:
+    """Browsers of people who have signed in, or not."""
     with contextlib.ExitStack() as stack:
 
-        def make(token: str | None) -> httpx.Client:
+        def make(name: str | None) -> httpx.Client:
             client = stack.enter_context(httpx.Client(base_url=guarded.address, trust_env=False, timeout=60))
-            if token is not None:
-                assert client.post("/login", data={"token": token}).status_code == 303
+            if name is not None:
+                eventually(lambda: client.post("/login", data={"token": tokens[name]}).status_code == 303)
             return client
 
         api = make(None)
         for queue in ("a-tasks", "b-tasks"):
-            assert api.post("/v1/queue/enqueue", json={"queue": queue, "payload": "x"}).status_code == 200
+            headers = {"Authorization": f"Bearer {tokens['root']}"}
+            body = {"queue": queue, "payload": "x"}
+
+            def sent(headers: dict[str, str] = headers, body: dict[str, str] = body) -> bool:
+                return api.post("/v1/queue/enqueue", json=body, headers=headers).status_code == 200
+
+            eventually(sent)
         yield make
 
 
-def test_a_token_opens_a_session_that_scripts_cannot_read(visitor: Callable[[str | None], httpx.Client]) -> None:
+def test_a_token_opens_a_session_that_scripts_cannot_read(
+    visitor: Callable[[str | None], httpx.Client], tokens: dict[str, str]
+) -> None:
     nobody = visitor(None)
     answer = nobody.get("/queues/a-tasks")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fqueues%2Fa-tasks")
     assert nobody.get("/live").status_code == 401
     assert nobody.post("/login", data={"token": "wrong"}).status_code == 401
-    assert nobody.post("/login", data={"token": "send"}).status_code == 401, "a token that reads nothing is no use here"
+    assert nobody.post("/login", data={"token": tokens["producer"]}).status_code == 401, (
+        "a token that reads nothing is no use here"
+    )
     for bad in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"):
-        answer = nobody.post("/login", params={"next": bad}, data={"token": "all"})
+        answer = nobody.post("/login", params={"next": bad}, data={"token": tokens["root"]})
         assert answer.headers["location"] == "/"
-    answer = nobody.post("/login?next=%2Fworkers", data={"token": "all"})
+    answer = nobody.post("/login?next=%2Fworkers", data={"token": tokens["root"]})
     assert answer.headers["location"] == "/workers"
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
@@ -259,7 +249,7 @@ def test_a_token_opens_a_session_that_scripts_cannot_read(visitor: Callable[[str
 
 
 def test_who_may_only_look_sees_no_buttons_and_is_refused(visitor: Callable[[str | None], httpx.Client]) -> None:
-    auditor, root = visitor("look"), visitor("all")
+    auditor, root = visitor("auditor"), visitor("root")
     assert "b-tasks" in root.get("/").text
     page = auditor.get("/").text
     assert "a-tasks" in page

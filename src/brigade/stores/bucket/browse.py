@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from brigade.errors import MessageNotFound
+from brigade.errors import CannotDecrypt, MessageNotFound
 from brigade.model import MessageInfo
 from brigade.stores.bucket.accounts import Account, open_account, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, READY, Book, from_runs
@@ -92,8 +92,11 @@ def _names(view: QueueView, prefix: str, start: str, skip: int, most: int) -> Pr
 def _open(
     env: Env, view: QueueView, name: SegmentName, used: set[str]
 ) -> Proto[tuple[Sequence[Entry | None], Book | None]]:
-    """A segment's messages and their account."""
-    entries = yield from read_segment(env, view, name)
+    """A segment's messages and their account; none where no key at hand opens it."""
+    try:
+        entries = yield from read_segment(env, view, name)
+    except CannotDecrypt:
+        entries = None
     if entries is None:
         return (), None
     account: Account | None = None

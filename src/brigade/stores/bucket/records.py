@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brigade.stores.bucket.history import Record, read_opened
+from brigade.errors import CannotDecrypt
+from brigade.stores.bucket.history import Record, opened, read_file
 from brigade.stores.bucket.keys import HistoryName
 from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, side_by_side
 from brigade.stores.bucket.view import QueueView
@@ -22,7 +23,12 @@ def attempts_of(record: Record) -> list[Attempt]:
     ]
 
 
-def _ended(record: Record) -> Ended:
+def _ended(env: Env, sealed: Record) -> Ended:
+    """A record; where no key at hand opens what is sealed of it, without that."""
+    try:
+        record = opened(env.fields, sealed)
+    except CannotDecrypt:
+        record = sealed
     return Ended(
         record.id,
         record.ref,
@@ -42,7 +48,7 @@ def tail(env: Env, view: QueueView, after: str | None, *, since_ms: int, limit: 
     page = yield from list_page(view.keys.history, start, MOST_FILES)
     for item in page.items:
         if HistoryName.parse(item.key) is not None:
-            ended += map(_ended, (yield from read_opened(env, item.key)))
+            ended += [_ended(env, record) for record in (yield from read_file(env, item.key))]
         start = item.key
         if len(ended) >= limit:
             break
@@ -64,8 +70,8 @@ def _day(env: Env, view: QueueView, day: str, sample: int) -> Proto[Day]:
             break
         chosen.append(name.key)
         expected += name.succeeded + name.failed + name.dead
-    read = yield from side_by_side([read_opened(env, key) for key in chosen])
-    ended = {record.ref: _ended(record) for records in read for record in records}
+    read = yield from side_by_side([read_file(env, key) for key in chosen])
+    ended = {record.ref: _ended(env, record) for records in read for record in records}
     return Day(
         day,
         sum(name.succeeded for name in names),

@@ -7,11 +7,14 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from brigade.crypto.places import place_of
+from brigade.errors import CannotDecrypt
 from brigade.model import MessageInfo
 from brigade.stores.operating import Action
 from brigade.stores.postgres.inspect import find
-from brigade.stores.postgres.sealing import open_info
+from brigade.stores.postgres.sealing import SEALED_TEXT, open_info
 from brigade.stores.postgres.steps import Ask, Row, Steps
 from brigade.stores.postgres.wire import kept, live_info, parse_ref, plain, ref_of, told_id
 from brigade.survey import Attempt, Day, Ended, GroupInfo, Held, Page, Story, Tail
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TAKEN_BACK", "browse", "groups", "leases", "outcomes", "override", "story", "tail"]
 
 TAKEN_BACK = "taken back by an operator"
+UNREADABLE = "(sealed, and the key is not here)"
 CHUNK = 500
 EPOCH = date(1970, 1, 1).toordinal()
 _HOW = {"processed": "acked", "failed": "nacked", "dead-lettered": "nacked"}
@@ -65,7 +69,7 @@ def browse(
         params: dict[str, Any] = {"queue": queue_id, "limit": CHUNK, **msgspec.structs.asdict(place)}
         rows = yield Ask(_PARTS[place.part], params)
         for row in rows:
-            info = open_info(fields, live_info(queue, queue_id, row), moved=True)
+            info = _opened(fields, live_info(queue, queue_id, row), row[-1])
             at = row[16] if place.part == 1 else row[6]
             place = _Place(place.part, at, row[0], row[2], row[10] or "")
             looked += 1
@@ -80,26 +84,60 @@ def browse(
     return Page(found, None, looked)
 
 
-def story(queue: str, queue_id: int, message_id: str, *, fields: Fields | None = None) -> Steps[Story]:
+def _opened(fields: Fields | None, info: MessageInfo, moved: bool) -> MessageInfo:
+    """A message with its contents; without them where no key at hand opens them."""
+    try:
+        return open_info(fields, info, moved)
+    except CannotDecrypt:
+        return replace(info, body=None, attributes={}, error=None, failure=None)
+
+
+def story(queue: str, queue_id: int, message_id: str, fields: Fields | None = None) -> Steps[Story]:
     """A message in whatever state, and its leases."""
     info = yield from find(queue, queue_id, message_id, fields=fields)
+    tell = _Errors(fields, queue)
     number = parse_ref(info.ref, queue_id)
     if info.finished_at_ms is None:
         rows = yield Ask("log_live", {"queue": queue_id, "id": number})
         if not rows:
             return Story(info, [])
         log, version, owner, claimed_at = rows[0]
-        made = _logged(log)
+        made = _logged(log, info.ref, tell)
         if claimed_at is not None:
             made.append(Attempt(version, plain(owner), claimed_at))
         return Story(info, made)
     rows = yield Ask("log_ended", {"queue": queue_id, "id": number})
-    return Story(info, _all_attempts(*rows[0]) if rows else [])
+    return Story(info, _all_attempts(*rows[0], ref=info.ref, tell=tell) if rows else [])
 
 
-def _logged(log: str | None) -> list[Attempt]:
+class _Errors:
+    """Opens errors that are sealed, as far as there are keys."""
+
+    def __init__(self, fields: Fields | None, queue: str) -> None:
+        self._fields = fields
+        self._queue = queue
+
+    def __call__(self, ref: str, error: str | None) -> str | None:
+        if error is None or not error.startswith(SEALED_TEXT):
+            return error
+        if self._fields is None:
+            return UNREADABLE
+        try:
+            return self._fields.open_text(error, place_of("error", self._queue, ref), moved=True)
+        except CannotDecrypt:
+            return UNREADABLE
+
+
+def _logged(log: str | None, ref: str, tell: _Errors) -> list[Attempt]:
     return [
-        Attempt(one["version"], plain(one["owner"]), one["claimed_at"], one["ended_at"], one["how"], one.get("error"))
+        Attempt(
+            one["version"],
+            plain(one["owner"]),
+            one["claimed_at"],
+            one["ended_at"],
+            one["how"],
+            tell(ref, one.get("error")),
+        )
         for one in (msgspec.json.decode(log) if log else ())
     ]
 
@@ -113,26 +151,30 @@ def _all_attempts(
     outcome: str,
     reason: str | None,
     error: str | None,
+    *,
+    ref: str,
+    tell: _Errors,
 ) -> list[Attempt]:
-    made = _logged(log)
+    made = _logged(log, ref, tell)
     if claimed_at is not None and owner is not None and not any(one.version == version for one in made):
         how = "expired" if reason == "lease expired" else _HOW[outcome]
-        made.append(Attempt(version, plain(owner), claimed_at, finished_at, how, error))
+        made.append(Attempt(version, plain(owner), claimed_at, finished_at, how, tell(ref, error)))
     return made
 
 
-def _ended(queue_id: int, row: Row) -> Ended:
+def _ended(queue_id: int, row: Row, tell: _Errors) -> Ended:
     id, own_id, outcome, enqueued, due, finished, log, version, owner, claimed, reason, error = row
-    attempts = _all_attempts(log, version, owner, claimed, finished, outcome, reason, error)
+    ref = ref_of(queue_id, id)
+    attempts = _all_attempts(log, version, owner, claimed, finished, outcome, reason, error, ref=ref, tell=tell)
     return Ended(
         told_id(queue_id, id, own_id),
-        ref_of(queue_id, id),
+        ref,
         outcome,
         enqueued,
         due if not log else enqueued,
         finished,
         attempts,
-        error or reason,
+        tell(ref, error) or reason,
     )
 
 
@@ -177,23 +219,29 @@ def override(queue_id: int, ids: Sequence[str], action: Action, *, lifo: bool) -
     return count
 
 
-def tail(queue_id: int, after: str | None, *, since_ms: int, limit: int) -> Steps[Tail]:
+def tail(
+    queue: str, queue_id: int, after: str | None, *, since_ms: int, limit: int, fields: Fields | None = None
+) -> Steps[Tail]:
     """What ended after a time and an id, oldest first."""
     at, _, id = (after or "").partition("-")
     known = at.isdecimal() and id.isdecimal()
     params = {"queue": queue_id, "at": int(at) if known else since_ms, "id": int(id) if known else 0, "limit": limit}
     rows = yield Ask("tail_history", params)
     last = f"{rows[-1][5]}-{rows[-1][0]}" if rows else f"{params['at']}-{params['id']}"
-    return Tail([_ended(queue_id, row) for row in rows], last)
+    tell = _Errors(fields, queue)
+    return Tail([_ended(queue_id, row, tell) for row in rows], last)
 
 
-def outcomes(queue_id: int, days: Sequence[str], sample: int) -> Steps[list[Day]]:
+def outcomes(
+    queue: str, queue_id: int, days: Sequence[str], sample: int, fields: Fields | None = None
+) -> Steps[list[Day]]:
     """Counts of each day, and the newest of it."""
     made: list[Day] = []
+    tell = _Errors(fields, queue)
     for day in days:
         params = {"queue": queue_id, "day": date.fromisoformat(day).toordinal() - EPOCH}
         processed, failed, dead = (yield Ask("count_day", params))[0]
         some = processed or failed or dead
         rows = (yield Ask("newest_of_day", {**params, "limit": sample})) if some else ()
-        made.append(Day(day, processed, failed, dead, [_ended(queue_id, row) for row in rows]))
+        made.append(Day(day, processed, failed, dead, [_ended(queue_id, row, tell) for row in rows]))
     return made

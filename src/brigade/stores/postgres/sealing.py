@@ -21,28 +21,25 @@ from brigade.model import FailedMessage, FailureInfo, Message, MessageInfo
 from brigade.stores import Block
 from brigade.stores.postgres.enqueue import Draft
 from brigade.stores.postgres.settle import Change
-from brigade.survey import Attempt, Ended, Story
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
 __all__ = [
+    "SEALED_TEXT",
     "Opened",
     "open_block",
-    "open_ended",
-    "open_error",
     "open_failed",
     "open_info",
     "open_messages",
     "open_state",
-    "open_story",
     "seal_change",
     "seal_drafts",
 ]
 
 T = TypeVar("T", Message, MessageInfo, FailedMessage)
 _json = msgspec.json.Encoder()
-_SEALED_TEXT = "sealed:Q"
+SEALED_TEXT = "sealed:Q"
 """How a sealed text starts: its mark, then base64 of the magic."""
 
 
@@ -94,41 +91,13 @@ def open_messages(fields: Fields | None, messages: list[Message], moved: Abstrac
 def open_info(fields: Fields | None, info: MessageInfo, moved: bool) -> MessageInfo:
     """A message without a lease, with its contents."""
     found = _open(fields, info, info.ref, moved)
-    if found.error is not None and found.error.startswith(_SEALED_TEXT):
+    if found.error is not None and found.error.startswith(SEALED_TEXT):
         place = place_of("error", info.queue, info.ref)
         found = replace(found, error=_needed(fields, info.ref).open_text(found.error, place))
-    if isinstance(found.result, str) and found.result.startswith(_SEALED_TEXT):
+    if isinstance(found.result, str) and found.result.startswith(SEALED_TEXT):
         place = place_of("result", info.queue, info.ref)
         found = replace(found, result=_needed(fields, info.ref).open_json(found.result, place))
     return found
-
-
-def open_error(fields: Fields | None, queue: str, ref: str, text: str | None) -> str | None:
-    """Why an attempt failed. It is only looked at, so it may carry the place of any message."""
-    if text is None or not text.startswith(_SEALED_TEXT):
-        return text
-    return _needed(fields, ref).open_text(text, place_of("error", queue, ref), moved=True)
-
-
-def open_story(fields: Fields | None, story: Story) -> Story:
-    """A message's story, its errors opened."""
-    return Story(story.message, _open_attempts(fields, story.message.queue, story.message.ref, story.attempts))
-
-
-def open_ended(fields: Fields | None, queue: str, ended: Sequence[Ended]) -> list[Ended]:
-    """What has ended, its errors opened."""
-    return [
-        replace(
-            one,
-            attempts=_open_attempts(fields, queue, one.ref, one.attempts),
-            error=open_error(fields, queue, one.ref, one.error),
-        )
-        for one in ended
-    ]
-
-
-def _open_attempts(fields: Fields | None, queue: str, ref: str, attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [replace(one, error=open_error(fields, queue, ref, one.error)) if one.error else one for one in attempts]
 
 
 def open_failed(fields: Fields | None, message: FailedMessage) -> FailedMessage:
@@ -150,7 +119,7 @@ def open_block(fields: Fields | None, queue: str, block: Block) -> Block:
             ]
 
     def open_text(text: Any, ref: str, _: int, kind: str = "error") -> Any:
-        if not isinstance(text, str) or not text.lstrip('"').startswith(_SEALED_TEXT):
+        if not isinstance(text, str) or not text.lstrip('"').startswith(SEALED_TEXT):
             return text
         known = _needed(fields, ref)
         if text.startswith('"'):
@@ -174,7 +143,7 @@ def open_block(fields: Fields | None, queue: str, block: Block) -> Block:
         return [replace(one, error=open_text(one.error, ref, place)) if one.error else one for one in attempts]
 
     def open_story(story: FailureInfo, ref: str, _: int) -> FailureInfo:
-        if story.error is None or not story.error.startswith(_SEALED_TEXT):
+        if story.error is None or not story.error.startswith(SEALED_TEXT):
             return story
         return _told(_needed(fields, ref).open_text, story)
 
@@ -210,7 +179,7 @@ def _is_sealed(message: Message | MessageInfo | FailedMessage) -> bool:
 def _open(fields: Fields | None, message: T, ref: str, moved: bool) -> T:
     story, queue, body = message.failure, message.queue, message.body
     if fields is None:
-        if _is_sealed(message) or (story is not None and (story.error or "").startswith(_SEALED_TEXT)):
+        if _is_sealed(message) or (story is not None and (story.error or "").startswith(SEALED_TEXT)):
             _needed(fields, ref)
         return message
     changes: dict[str, Any] = {}

@@ -14,7 +14,6 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from msgspec.structs import replace
 
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
 from brigade.crypto import places
@@ -39,10 +38,8 @@ from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
 from brigade.stores.postgres.sealing import (
     open_block,
-    open_ended,
     open_messages,
     open_state,
-    open_story,
     seal_change,
     seal_drafts,
 )
@@ -509,8 +506,7 @@ class PostgresStore:
 
     async def story(self, queue: str, message_id: str) -> Story:
         held = await self._queue(queue)
-        found = await self.link.run(lambda _: operate.story(queue, held.id, message_id, fields=self._fields))
-        return open_story(self._fields, found)
+        return await self.link.run(lambda _: operate.story(queue, held.id, message_id, self._fields))
 
     async def leases(self, queue: str, limit: int) -> list[Held]:
         held = await self._queue(queue)
@@ -527,13 +523,13 @@ class PostgresStore:
 
     async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
         held = await self._queue(queue)
-        found = await self.link.run(lambda _: operate.tail(held.id, after, since_ms=since_ms, limit=limit))
-        return replace(found, ended=open_ended(self._fields, queue, found.ended))
+        return await self.link.run(
+            lambda _: operate.tail(queue, held.id, after, since_ms=since_ms, limit=limit, fields=self._fields)
+        )
 
     async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
         held = await self._queue(queue)
-        found = await self.link.run(lambda _: operate.outcomes(held.id, days, sample))
-        return [replace(day, sample=open_ended(self._fields, queue, day.sample)) for day in found]
+        return await self.link.run(lambda _: operate.outcomes(queue, held.id, days, sample, self._fields))
 
     async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
         held = await self._queue(queue)
