@@ -40,6 +40,7 @@ COMMANDS = {
     "queues": "brigade.cli.queues:queues",
     "release": "brigade.cli.settle:release",
     "serve": "brigade.cli.serve:serve",
+    "spark": "brigade.cli.spark:spark",
     "state": "brigade.cli.state:state",
     "stats": "brigade.cli.stats:stats",
     "sweep": "brigade.cli.queues:sweep",

@@ -18,60 +18,31 @@ from msgspec.structs import replace
 from brigade.blobs import Create
 from brigade.crypto.places import place_of
 from brigade.errors import CannotDecrypt, CorruptObject
-from brigade.model import FailureInfo
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
 from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corrupt_key
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
+from brigade.stores.history import NULL, Attempt, HistoryPart, Record
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
-__all__ = ["Attempt", "Record", "ended_since", "opened", "read_file", "read_records", "records_of", "write_history"]
+__all__ = [
+    "Record",
+    "ended_since",
+    "list_parts",
+    "opened",
+    "read_file",
+    "read_opened",
+    "read_part",
+    "read_records",
+    "records_of",
+    "write_history",
+]
 
 SKEW = 600_000
 OUTCOMES = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
 _encoder = msgspec.json.Encoder()
-_NULL = msgspec.Raw(b"null")
-
-
-class Attempt(msgspec.Struct, gc=False):
-    """One lease of a message: who held it, when, and how it ended."""
-
-    version: int
-    owner: str
-    claimed_at: int
-    ended_at: int
-    how: str
-    error: str | None = None
-
-
-class Record(msgspec.Struct, gc=False):
-    """One finished message. Times are milliseconds since the epoch by the store's clock."""
-
-    id: str
-    ref: str
-    queue: str
-    outcome: str
-    priority: int
-    enqueued_at: int
-    due_at: int
-    finished_at: int
-    attempts: list[Attempt]
-    counted: int
-    max_attempts: int
-    content_type: str
-    size: int
-    correlation_id: str
-    group: str | None = None
-    attributes: dict[str, Any] | None = None
-    reason: str | None = None
-    error: str | None = None
-    result: msgspec.Raw = _NULL
-    dead_letter_queue: str | None = None
-    origin: FailureInfo | None = None
-    sealed: str | msgspec.UnsetType = msgspec.UNSET
-    """Where encryption is on: attributes, errors and result, which are left out in the clear."""
 
 
 class Secrets(msgspec.Struct, array_like=True):
@@ -105,6 +76,7 @@ def records_of(
     segment_id = str(name)
     reasons, specs, states, results = ledger.reasons, ledger.specs, ledger.states, ledger.results
     nowhere, no_reason = (None, 0), (None, None)
+    absent = _absent(entries, states)
     records: list[Record] = []
     for place, entry in enumerate(entries):
         state = states[place]
@@ -135,12 +107,21 @@ def records_of(
             entry.attributes,
             reason,
             error,
-            _NULL if result is None else msgspec.Raw(result),
+            NULL if result is None else msgspec.Raw(result),
             target,
             entry.failure,
+            name.lane or None,
+            absent,
         )
         records.append(record)
     return records
+
+
+def _absent(entries: Sequence[Entry | None], states: bytes) -> list[int] | None:
+    """The places of a segment that leave no record, for they were purged or never filled. Few segments have any."""
+    if PURGED not in states and None not in entries:
+        return None
+    return [place for place, entry in enumerate(entries) if entry is None or states[place] == PURGED]
 
 
 def write_history(env: Env, keys: QueueKeys, records: Sequence[Record]) -> Proto[None]:
@@ -169,13 +150,12 @@ def _seal(fields: Fields, records: Sequence[Record]) -> list[Record]:
     """Records as they are stored where encryption is on: one data key for the file."""
     key, sealed = fields.vault.data_key(), list[Record]()
     for one in records:
-        secrets = Secrets(
-            one.attributes,
-            [attempt.error for attempt in one.attempts],
-            one.error,
-            one.result,
-            one.origin.error if one.origin else None,
-        )
+        errors = [attempt.error for attempt in one.attempts]
+        origin = one.origin.error if one.origin else None
+        if one.attributes is None and one.error is None and one.result is NULL and origin is None and not any(errors):
+            sealed.append(one)
+            continue
+        secrets = Secrets(one.attributes, errors, one.error, one.result, origin)
         text = fields.seal_text(_encoder.encode(secrets).decode(), place_of("history", one.queue, one.ref), key)
         sealed.append(
             replace(
@@ -183,7 +163,7 @@ def _seal(fields: Fields, records: Sequence[Record]) -> list[Record]:
                 attributes=None,
                 attempts=[replace(attempt, error=None) if attempt.error else attempt for attempt in one.attempts],
                 error=None,
-                result=_NULL,
+                result=NULL,
                 origin=replace(one.origin, error=None) if one.origin else None,
                 sealed=text,
             )
@@ -213,6 +193,32 @@ def opened(fields: Fields | None, record: Record) -> Record:
 def read_records(body: bytes) -> list[Record]:
     """The records of one history file."""
     return [_decoder.decode(line) for line in zlib.decompress(body, 31).splitlines()]
+
+
+def list_parts(keys: QueueKeys, since: int) -> Proto[list[HistoryPart]]:
+    """The files of a queue's history written since then, oldest first."""
+    found: list[HistoryPart] = []
+    after = keys.history_after(since)
+    while True:
+        page = yield from list_page(keys.history, after)
+        for item in page.items:
+            name = HistoryName.parse(item.key)
+            if name is not None:
+                count = name.succeeded + name.failed + name.dead
+                found.append(HistoryPart(keys.queue, item.key, name.at, count))
+        if not page.more:
+            return found
+        after = page.items[-1].key
+
+
+def read_part(env: Env, part: HistoryPart) -> Proto[list[Record]]:
+    """The records of one file of history; none where retention has taken it."""
+    return (yield from read_opened(env, part.key))
+
+
+def read_opened(env: Env, key: str) -> Proto[list[Record]]:
+    """`read_file`, with what was sealed of its records."""
+    return [opened(env.fields, record) for record in (yield from read_file(env, key))]
 
 
 def ended_since(

@@ -23,6 +23,7 @@ __all__ = [
     "place_of",
     "plain",
     "ref_of",
+    "story",
     "told_id",
 ]
 
@@ -64,7 +65,8 @@ def parse_ref(ref: str, queue_id: int) -> int | None:
     return int(number)
 
 
-def _story(text: str | None) -> FailureInfo | None:
+def story(text: str | None) -> FailureInfo | None:
+    """Why and where a message failed."""
     if text is None:
         return None
     info = _failure.decode(text)
@@ -128,7 +130,7 @@ def delivered(queue: str, queue_id: int, token: str, rows: Rows, *, lifo: bool) 
                 None if group is None else plain(group),
                 enqueued_at,
                 Lease(f"{token}.{id}", version, plain(owner), expires_at),
-                None if failure is None else _story(failure),
+                None if failure is None else story(failure),
                 ref,
                 claimed_at,
                 checksum,
@@ -223,7 +225,7 @@ def live_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         lease_version=version if leased else 0,
         lease_expires_at_ms=expires_at,
         error=error,
-        failure=_story(failure),
+        failure=story(failure),
         checksum=checksum,
     )
 
@@ -271,14 +273,14 @@ def ended_info(queue: str, queue_id: int, row: Row) -> MessageInfo:
         finished_at_ms=finished_at,
         error=error or reason,
         result=_value(result),
-        failure=_story(failure),
+        failure=story(failure),
     )
 
 
 def failed_message(queue: str, row: Row) -> FailedMessage:
     """A parked failure."""
     _, payload, content_type, size, priority, correlation, _, attributes, group, failure = row
-    info = _story(failure)
+    info = story(failure)
     assert info is not None
     return FailedMessage(
         id=info.id,
