@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from brigade.spark.fleet import run
     from brigade.spark.outcomes import settle
     from brigade.spark.session import local_session
 
-__all__ = ["local_session", "settle"]
+__all__ = ["local_session", "run", "settle"]
 
-_HOMES = {"local_session": "session", "settle": "outcomes"}
+_HOMES = {"local_session": "session", "run": "fleet", "settle": "outcomes"}
 
 
 def __getattr__(name: str) -> Any:
