@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from http_helpers import connected
 
 from brigade.server.serve import Serving
 from brigade.server.service import Limits
@@ -15,7 +16,7 @@ from served import served
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Serving]:
-    with served(f"memory://{uuid.uuid4().hex}", limits=Limits(most_consumers=512)) as one:
+    with served(f"memory://{uuid.uuid4().hex}", limits=Limits(most_consumers=1000)) as one:
         yield one
 
 
@@ -32,7 +33,3 @@ def serving(shared: Serving) -> Iterator[Serving]:
 def http(serving: Serving) -> Iterator[httpx.Client]:
     with connected(serving) as client:
         yield client
-
-
-def connected(serving: Serving) -> httpx.Client:
-    return httpx.Client(base_url=f"{serving.address}/v1/queue/", trust_env=False, timeout=50)

@@ -6,7 +6,9 @@ from typing import Any
 
 import httpx
 
-__all__ = ["held", "take"]
+from brigade.server.serve import Serving
+
+__all__ = ["connected", "held", "take"]
 
 
 def take(http: httpx.Client, queue: str = "tasks", **more: Any) -> dict[str, Any]:
@@ -26,3 +28,8 @@ def held(message: dict[str, Any], **more: Any) -> dict[str, Any]:
         "token": message["lease"]["token"],
         **more,
     }
+
+
+def connected(serving: Serving) -> httpx.Client:
+    """A client of the API, without the path that all of it is under."""
+    return httpx.Client(base_url=f"{serving.address}/v1/queue/", trust_env=False, timeout=50)

@@ -227,6 +227,36 @@ def test_a_revoked_token_is_refused_soon_and_a_new_one_is_known_at_once(monkeypa
                 hub.queue("tasks").stats()
 
 
+def test_a_stream_ends_when_its_token_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was about to be sent is given back, not lost."""
+    monkeypatch.setattr("brigade.server.auth.gate.FRESH_FOR", 0.0)
+    with served(f"memory://{uuid.uuid4().hex}", auth="tokens") as serving:
+        ops, worker = token(serving, "*:all"), token(serving, "*:claim,read")
+        parsed = parse_bearer(f"Bearer {worker}")
+        assert parsed is not None
+        store: Any = serving.service.hub.store
+        headers = {"Authorization": f"Bearer {worker}"}
+        with (
+            brigade.connect(serving.address, token=ops) as hub,
+            httpx.Client(base_url=serving.address, trust_env=False, timeout=60, headers=headers) as http,
+        ):
+            queue = hub.queue("tasks")
+            with (
+                http.stream("POST", "/v1/queue/subscribe", json={"queue": "tasks"}) as stream,
+                http.stream("GET", "/v1/queue/watch", params={"queue": "tasks"}) as watched,
+            ):
+                lines = stream.iter_lines()
+                assert json.loads(next(lines))["type"] == "subscribed"
+                asyncio.run_coroutine_threadsafe(store.drop_token(parsed[0]), serving.service.hub.loop).result(30)
+                queue.enqueue({"n": 1})
+                (last,) = lines
+                assert json.loads(last)["error"]["code"] == "unauthenticated"
+                for _ in watched.iter_lines():
+                    pass
+            (message,) = queue.claim(1, wait=30)
+            assert message.attempt == 1
+
+
 class Broken:
     """A store of tokens that does not answer, or answers nonsense."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from http_helpers import held
 
 import brigade
 from brigade import AsyncHub
@@ -18,6 +19,7 @@ from brigade.testing.conformance.harness import eventually
 from served import served
 
 CROWD = 200
+HUNDREDS = 500
 
 
 def client(serving: Serving) -> httpx.AsyncClient:
@@ -44,33 +46,58 @@ async def in_line(serving: Serving, count: int) -> None:
     await eventually(lambda: serving.service.dispatcher.consumers == count)
 
 
-async def test_a_crowd_is_served_in_order_of_waiting(serving: Serving) -> None:
+async def test_five_hundred_consumers_are_served_in_order_of_waiting(serving: Serving) -> None:
+    """Each line of sockets is one long poll; they are answered first come, first served."""
     async with client(serving) as http:
-        await http.post("policy", json={"queue": "tasks"})
+        await http.post("open", json={"queue": "tasks"})
         waiting: list[asyncio.Task[list[Any]]] = []
-        for n in range(CROWD):
-            waiting.append(asyncio.create_task(dequeue(http, owner=f"consumer-{n}")))
-            await in_line(serving, n + 1)
-        for half in (range(CROWD // 2), range(CROWD // 2, CROWD)):
+        for start in range(0, HUNDREDS, 50):
+            waiting += [
+                asyncio.create_task(dequeue(http, owner=f"consumer-{n}", visibility=600))
+                for n in range(start, start + 50)
+            ]
+            await in_line(serving, start + 50)
+        order = [waiter.owner for waiter in serving.service.dispatcher.line("tasks")]
+        places = {owner: place for place, owner in enumerate(order)}
+        by_place = sorted(range(HUNDREDS), key=lambda n: places[f"consumer-{n}"])
+        for half in (range(HUNDREDS // 2), range(HUNDREDS // 2, HUNDREDS)):
             await http.post("enqueue", json={"queue": "tasks", "messages": [{"payload": n} for n in half]})
-            answers = await asyncio.gather(*(waiting[n] for n in half))
+            answers = await asyncio.gather(*(waiting[by_place[n]] for n in half))
             assert [[message["payload"] for message in answer] for answer in answers] == [[n] for n in half]
-            assert not any(task.done() for task in waiting[half.stop :])
+            assert not any(waiting[by_place[n]].done() for n in range(half.stop, HUNDREDS))
         owners = [message["lease"]["owner"] for task in waiting for message in task.result()]
-        assert owners == [f"consumer-{n}" for n in range(CROWD)]
+        assert owners == [f"consumer-{n}" for n in range(HUNDREDS)]
+
+
+async def test_the_store_knows_each_consumer_by_name(serving: Serving) -> None:
+    async with client(serving) as http:
+        await http.post("open", json={"queue": "tasks"})
+        waiting = [asyncio.create_task(dequeue(http, owner=f"consumer-{n}", limit=2)) for n in range(20)]
+        await in_line(serving, 20)
+        await http.post("enqueue", json={"queue": "tasks", "messages": [{"payload": n} for n in range(30)]})
+        messages = [message for answer in await asyncio.gather(*waiting) for message in answer]
+        assert len(messages) == 30
+        for message in messages:
+            found = (await http.get("get", params={"queue": "tasks", "id": message["id"]})).json()
+            assert found["owner"] == message["lease"]["owner"]
+        stems = {message["lease"]["owner"]: message["lease"]["token"].rpartition(".")[0] for message in messages}
+        assert len(set(stems.values())) == 20
 
 
 async def test_a_crowd_costs_what_a_few_claims_cost(serving: Serving) -> None:
-    """A message for each of two hundred consumers is not two hundred claims."""
+    """A message for each of two hundred consumers is not two hundred claims, and their acks together are few writes."""
     async with client(serving) as http:
-        await http.post("policy", json={"queue": "tasks"})
-        waiting = [asyncio.create_task(dequeue(http)) for _ in range(CROWD)]
+        await http.post("open", json={"queue": "tasks"})
+        waiting = [asyncio.create_task(dequeue(http, visibility=600)) for _ in range(CROWD)]
         await in_line(serving, CROWD)
         store = serving.service.hub.store
         before = sum(store.requests().values())
         await http.post("enqueue", json={"queue": "tasks", "messages": [{"payload": n} for n in range(CROWD)]})
-        await asyncio.gather(*waiting)
-        assert sum(store.requests().values()) - before < CROWD / 4
+        messages = [message for answer in await asyncio.gather(*waiting) for message in answer]
+        assert sum(store.requests().values()) - before < CROWD / 10
+        keys = [{key: value for key, value in held(one).items() if key != "queue"} for one in messages]
+        await http.post("ack", json={"queue": "tasks", "settlements": keys})
+        assert sum(store.requests().values()) - before < CROWD / 5
 
 
 async def test_more_consumers_than_allowed_are_sent_away() -> None:

@@ -8,7 +8,6 @@ workflow states, markers. Left clear are policies and flags, the voids that a li
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brigade.blobs import Blob, Blobs, Create, Get, Op, Swap
@@ -78,13 +77,16 @@ class SealedBlobs:
     def _sealed(self, op: Create | Swap) -> Create | Swap:
         if stays_clear(op.key, op.body):
             return op
-        return replace(op, body=self._vault.seal(op.body, op.key))
+        sealed = self._vault.seal(op.body, op.key)
+        return Create(op.key, sealed) if isinstance(op, Create) else Swap(op.key, sealed, op.etag)
 
     def _opened(self, op: Op, answer: object) -> object:
         if not isinstance(answer, Blob) or not isinstance(op, Get):
             return answer
         if is_sealed(answer.body):
-            return answer if stays_clear(op.key) else replace(answer, body=self._vault.open(answer.body, op.key))
+            if stays_clear(op.key):
+                return answer
+            return Blob(self._vault.open(answer.body, op.key), answer.etag, answer.modified)
         if self._vault.strict and not stays_clear(op.key, answer.body):
             raise CannotDecrypt(
                 f"object {op.key!r} is not sealed, and encryption_strict is on: somebody else wrote it, or it is from "

@@ -166,7 +166,8 @@ class Vault:
         """A fresh data key, wrapped by the primary."""
         name = self.primary
         start = MAGIC + bytes((version, len(name))) + name.encode()
-        key, nonce = secret_bytes(DATA_KEY), secret_bytes(WRAP_NONCE)
+        fresh = secret_bytes(DATA_KEY + WRAP_NONCE)
+        key, nonce = fresh[:DATA_KEY], fresh[DATA_KEY:]
         return DataKey(AESGCM(key), start + nonce + self._wrappers[name].seal(nonce, key, start))
 
     def seal(self, data: bytes, place: str, *, carry: bool = False) -> bytes:

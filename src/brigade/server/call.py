@@ -108,6 +108,11 @@ class Call:
         if route.over is Over.ALL and not self._caller.may_all(route.rights):
             raise PermissionDenied(f"this needs the right to {_named(route.rights)} on every queue")
 
+    async def again(self, queue: str) -> None:
+        """The same questions once more, after a wait: rights may have been taken away meanwhile."""
+        await self.admit()
+        self.permit(queue)
+
     @property
     def key(self) -> str | None:
         """What this request is repeated under: a key means something to its own caller and path only."""

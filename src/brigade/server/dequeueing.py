@@ -57,6 +57,8 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
         except Exception as error:
             return failed(error, call.correlation)
         try:
+            if held and patience:
+                await call.again(queue.name)
             return await _made(service, queue, held, raw=wanted.raw, stateful=stateful)
         except BaseException as error:
             service.dispatcher.give_back(queue.name, held)

@@ -24,7 +24,7 @@ from brigade.model import Grant, Message, Release
 from brigade.stores import SharingStore, Store, Taker
 from brigade.stores.remote.faults import Throttled
 
-__all__ = ["Dispatcher", "Held"]
+__all__ = ["Dispatcher", "Held", "Waiter"]
 
 log = logging.getLogger("brigade.server")
 
@@ -44,7 +44,9 @@ class Held:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class Waiter:
+    """A consumer in line, or one that a claim is under way for."""
+
     limit: int
     owner: str
     visibility: float
@@ -82,6 +84,10 @@ class Dispatcher:
         """How many consumers wait in which line."""
         return {queue: len(line) for queue, line in self._lines.items()}
 
+    def line(self, queue: str) -> list[Waiter]:
+        """Who waits at a queue, the next to be served first."""
+        return self._lines[queue].waiters() if queue in self._lines else []
+
     async def take(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
         """Up to `limit` messages for one consumer. Cancelled, it gives back what it was handed."""
         with self.seat():
@@ -109,7 +115,7 @@ class Dispatcher:
         if line is None:
             line = self._lines[queue] = _Line(self, queue)
         answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(min(limit, MOST_CLAIMED), owner, visibility, answer, wait > 0)
+        waiter = Waiter(min(limit, MOST_CLAIMED), owner, visibility, answer, wait > 0)
         timer = asyncio.get_running_loop().call_later(wait, line.expire, waiter) if wait > 0 else None
         try:
             line.join(waiter)
@@ -180,7 +186,7 @@ class _Line:
         self.queue = queue
         self._dispatcher = dispatcher
         self._store = dispatcher.store
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._task: asyncio.Task[None] | None = None
         self._nudged = asyncio.Event()
         self._looked_at = float("-inf")
@@ -188,7 +194,10 @@ class _Line:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def join(self, waiter: _Waiter) -> None:
+    def waiters(self) -> list[Waiter]:
+        return list(self._waiters)
+
+    def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
         recent = self._dispatcher.clock.monotonic() - self._looked_at < FRESH
         waiter.looked = waiter.patient and recent and self._asleep
@@ -202,13 +211,13 @@ class _Line:
         """Somebody has waited here since the line last looked, so the store is being listened to."""
         return self._task is not None and len(self._waiters) > 1
 
-    def leave(self, waiter: _Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if not self._waiters:
             self._nudged.set()
 
-    def expire(self, waiter: _Waiter) -> None:
+    def expire(self, waiter: Waiter) -> None:
         """Its time is over. A claim that is under way for it may still bring something."""
         waiter.late = True
         if waiter.looked and not waiter.busy:
@@ -249,7 +258,7 @@ class _Line:
             else:
                 self._dispatcher.forget(self)
 
-    async def _look(self, group: list[_Waiter]) -> None:
+    async def _look(self, group: list[Waiter]) -> None:
         """One claim for all of these, in order of waiting."""
         group = _within(group)
         for waiter in group:
@@ -278,7 +287,7 @@ class _Line:
             if waiter.looked and (waiter.late or not waiter.patient or self._dispatcher.closing):
                 self._resolve(waiter, [])
 
-    async def _claim(self, group: Sequence[_Waiter]) -> list[list[Grant]]:
+    async def _claim(self, group: Sequence[Waiter]) -> list[list[Grant]]:
         visibility = group[0].visibility
         if isinstance(self._store, SharingStore):
             takers = [Taker(waiter.owner, waiter.limit) for waiter in group]
@@ -328,7 +337,7 @@ class _Line:
             )
         return messages
 
-    def _resolve(self, waiter: _Waiter, held: list[Held]) -> None:
+    def _resolve(self, waiter: Waiter, held: list[Held]) -> None:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.open:
@@ -359,9 +368,9 @@ class _Line:
                 waiter.answer.set_exception(error)
 
 
-def _within(group: Sequence[_Waiter]) -> list[_Waiter]:
+def _within(group: Sequence[Waiter]) -> list[Waiter]:
     """As many from the front as one claim can serve."""
-    total, served = 0, list[_Waiter]()
+    total, served = 0, list[Waiter]()
     for waiter in group:
         total += waiter.limit
         if served and total > MOST_CLAIMED:

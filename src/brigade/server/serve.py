@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
@@ -20,18 +19,18 @@ from brigade.hub import AsyncHub
 from brigade.server.app import LOOPBACK, make_app
 from brigade.server.auth.gate import gate_for
 from brigade.server.auth.tls import TLS
+from brigade.server.config import Settings, default_consumers
 from brigade.server.metrics import count_from_now
 from brigade.server.service import Limits, Service
+from brigade.stores import Pace, PacedStore
 
-__all__ = ["ServerConfig", "Serving", "default_consumers", "serve"]
+if TYPE_CHECKING:
+    from brigade.server.dashboard.desk import Desk
+
+__all__ = ["ServerConfig", "Serving", "serve"]
 
 log = logging.getLogger("brigade.server")
 BACKLOG = 2048
-
-
-def default_consumers() -> int:
-    """Consumers that may wait at once: 64 for each processor, from 128 to 4096."""
-    return min(4096, max(128, 64 * (os.cpu_count() or 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +45,45 @@ class ServerConfig:
     tls: TLS | None = None
     limits: Limits = field(default_factory=lambda: Limits(most_consumers=default_consumers()))
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    pace: Pace = field(default_factory=Pace)
+    dashboard: bool = True
+    redact: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> ServerConfig:
+        """A server as its settings say."""
+        url: str = settings["url"]
+        watch = True
+        if url.startswith("memory:"):
+            watch = not settings["disable_mem_queue_watch"]
+        elif url.startswith("file:"):
+            watch = settings["disk_queue_watch"]
+        return cls(
+            url=url,
+            host=settings["host"],
+            port=settings["port"],
+            grace=settings["grace"],
+            auth=settings["auth"],
+            tls=TLS.of(settings["tls_cert"], settings["tls_key"], settings["tls_client_ca"]),
+            limits=Limits(
+                most_consumers=settings["queue_max_consumers"],
+                most_wait=settings["max_wait"],
+                most_messages=settings["max_batch"],
+                most_body=settings["max_body"],
+                most_stream=settings["max_stream"],
+                most_headers=settings["max_headers"],
+                most_requests=settings["max_requests"],
+            ),
+            options=settings.options,
+            dashboard=settings["dashboard"],
+            redact=settings["redact"] or None,
+            pace=Pace(
+                poll=settings["queue_poll_interval"],
+                jitter=settings["queue_poll_jitter"],
+                safety=settings["queue_resilient_poll_interval"],
+                watch=watch,
+            ),
+        )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -94,6 +132,12 @@ class Serving:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._service: Service | None = None
+        self._desk: Desk | None = None
+
+    @property
+    def desk(self) -> Desk | None:
+        """The dashboard, where there is one."""
+        return self._desk
 
     @property
     def service(self) -> Service:
@@ -112,11 +156,15 @@ class Serving:
         self._socket = _listen(self.config.host, self.config.port)
         try:
             await self._hub.open()
+            if isinstance(self._hub.store, PacedStore):
+                self._hub.store.pace = self.config.pace
             gate = await gate_for(self._hub, self.config.auth)
             self._service = Service(self._hub, self.config.limits, gate)
             count_from_now(self._service)
             hosts = None if self.config.authenticated else {*LOOPBACK, self.config.host.lower()}
             app = make_app(self._service, hosts=hosts)
+            if self.config.dashboard:
+                self._desk, app = _with_pages(app, self._service, self.config, hosts)
             self._server = _Server(_uvicorn_config(app, self.config))
             self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         except BaseException:
@@ -135,6 +183,8 @@ class Serving:
         assert self._task is not None
         assert self._socket is not None
         self.service.stop()
+        if self._desk is not None:
+            self._desk.stop()
         self._server.should_exit = True
         try:
             await self._task
@@ -147,6 +197,21 @@ class Serving:
         """Return if the server ends by itself, which it doesn't unless something is wrong."""
         assert self._task is not None
         await asyncio.shield(self._task)
+
+
+def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str] | None) -> tuple[Desk | None, Any]:
+    """The API with the dashboard beside it, where what that needs is installed."""
+    try:
+        from brigade.server.dashboard.app import make_dashboard, with_dashboard
+        from brigade.server.dashboard.desk import Desk
+        from brigade.server.dashboard.redaction import load_redaction
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        log.warning("there is no dashboard, since it needs %s: pip install 'bucket-brigade[dashboard]'", error.name)
+        return None, api
+    desk = Desk(service, redaction=load_redaction(config.redact))
+    return desk, with_dashboard(api, make_dashboard(desk, hosts))
 
 
 def _listen(host: str, port: int) -> socket.socket:

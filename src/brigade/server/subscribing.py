@@ -88,7 +88,7 @@ async def _run(service: Service, call: Call, one: Subscription, receive: Receive
     service.subscriptions.add(one)
     try:
         await _line(send, Line(type="subscribed", subscription=one.id))
-        end = await _pump(service, one, send, leaving)
+        end = await _pump(service, call, one, send, leaving)
         if not leaving.done():
             await _line(send, end)
             await send({"type": "http.response.body", "body": b""})
@@ -97,7 +97,7 @@ async def _run(service: Service, call: Call, one: Subscription, receive: Receive
         leaving.cancel()
 
 
-async def _pump(service: Service, one: Subscription, send: Send, leaving: asyncio.Future[None]) -> Line:
+async def _pump(service: Service, call: Call, one: Subscription, send: Send, leaving: asyncio.Future[None]) -> Line:
     """Send what comes until the consumer leaves or has had all it wanted; says how it ended."""
     dispatcher = service.dispatcher
     while not leaving.done():
@@ -126,6 +126,11 @@ async def _pump(service: Service, one: Subscription, send: Send, leaving: asynci
             return Line(type="error", error=fault_of(error)[1])
         finally:
             await _called_off(taking)
+        try:
+            await call.again(one.queue.name)
+        except BrigadeError as error:
+            dispatcher.give_back(one.queue.name, held)
+            return Line(type="error", error=fault_of(error)[1])
         if held:
             await _send(service, one, send, held, leaving)
         elif not dispatcher.closing:

@@ -71,6 +71,10 @@ async def _run(
         await _send(send, b"retry: 2000\n\n")
         while not leaving.done() and not service.dispatcher.closing:
             await reader.ready(leaving)
+            try:
+                await call.again(queue.name)
+            except BrigadeError:
+                break
             await _send(send, reader.take() or b": still here\n\n")
         if not leaving.done():
             await send({"type": "http.response.body", "body": b""})

@@ -25,6 +25,8 @@ __all__ = [
     "JoiningStore",
     "NotingStore",
     "Outgoing",
+    "Pace",
+    "PacedStore",
     "PatientStore",
     "ProtectedStore",
     "RepeatingStore",
@@ -193,6 +195,26 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what is under way, then let go."""
         ...
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How often a store is looked at while somebody waits, in seconds. None: as the store sees fit.
+
+    `poll` is between looks at a store that doesn't tell of changes, `jitter` comes on top of it by chance, `safety` is
+    between looks at one that does, 0 being never; without `watch` it is not asked to tell.
+    """
+
+    poll: float | None = None
+    jitter: float | None = None
+    safety: float | None = None
+    watch: bool = True
+
+
+@runtime_checkable
+class PacedStore(Protocol):
+    """A store that can be told how often to look."""
+
+    pace: Pace
 
 
 @runtime_checkable

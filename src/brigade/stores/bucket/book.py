@@ -315,6 +315,23 @@ class Book:
         self.changed = self.changed or bool(places)
         return len(places)
 
+    def drop(self, place: int) -> bool:
+        """Drop one message, if it waits."""
+        if self.states[place] != READY:
+            return False
+        self.states[place] = PURGED
+        self.due.pop(place, None)
+        self.changed = True
+        return True
+
+    def hasten(self, place: int, now: int) -> bool:
+        """Make one message due that waits for its next attempt."""
+        if self.states[place] != READY or self.due.get(place, 0) <= now:
+            return False
+        self.due[place] = now
+        self.changed = True
+        return True
+
     def unmoved(self) -> list[int]:
         """The numbers of the moves that are decided but not done."""
         return [number for number, move in enumerate(self.moves) if not move.done]

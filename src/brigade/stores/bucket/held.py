@@ -35,6 +35,7 @@ class HeldQueue:
         self.view = view
         self.policy_at = 0.0
         self.sweep_at: float | None = None
+        self.swept_at: float | None = None
         self.idle_polls = 0
         self.waiting = 0
         self.woken = asyncio.Event()

@@ -34,6 +34,7 @@ __all__ = [
     "list_parts",
     "opened",
     "read_file",
+    "read_opened",
     "read_part",
     "read_records",
     "records_of",
@@ -150,13 +151,12 @@ def _seal(fields: Fields, records: Sequence[Record]) -> list[Record]:
     """Records as they are stored where encryption is on: one data key for the file."""
     key, sealed = fields.vault.data_key(), list[Record]()
     for one in records:
-        secrets = Secrets(
-            one.attributes,
-            [attempt.error for attempt in one.attempts],
-            one.error,
-            one.result,
-            one.origin.error if one.origin else None,
-        )
+        errors = [attempt.error for attempt in one.attempts]
+        origin = one.origin.error if one.origin else None
+        if one.attributes is None and one.error is None and one.result is NULL and origin is None and not any(errors):
+            sealed.append(one)
+            continue
+        secrets = Secrets(one.attributes, errors, one.error, one.result, origin)
         text = fields.seal_text(_encoder.encode(secrets).decode(), place_of("history", one.queue, one.ref), key)
         sealed.append(
             replace(
@@ -214,7 +214,12 @@ def list_parts(keys: QueueKeys, since: int) -> Proto[list[HistoryPart]]:
 
 def read_part(env: Env, part: HistoryPart) -> Proto[list[Record]]:
     """The records of one file of history; none where retention has taken it."""
-    return [opened(env.fields, record) for record in (yield from read_file(env, part.key))]
+    return (yield from read_opened(env, part.key))
+
+
+def read_opened(env: Env, key: str) -> Proto[list[Record]]:
+    """`read_file`, with what was sealed of its records."""
+    return [opened(env.fields, record) for record in (yield from read_file(env, key))]
 
 
 def ended_since(

@@ -22,7 +22,7 @@ from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
 from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Parked
 
-__all__ = ["failed", "find", "locate", "peek", "stats"]
+__all__ = ["failed", "find", "info_of", "locate", "peek", "read_parked", "record_info", "stats"]
 
 MOST_HISTORY_FILES = 500
 TALLY_FOR = 3_600_000
@@ -101,7 +101,7 @@ def _count(book: Book, now: int, counts: Counter[str]) -> bool:
 def _parked_count(env: Env, view: QueueView) -> Proto[int]:
     items = yield from list_all(view.keys.failed)
     changed = [item for item in items if view.parked.get(item.key, ("", 0))[0] != item.etag]
-    contents = yield from side_by_side([_read_parked(env, item.key) for item in changed])
+    contents = yield from side_by_side([read_parked(env, item.key) for item in changed])
     for item, parked in zip(changed, contents, strict=True):
         view.parked[item.key] = (item.etag, sum(entry is not None for entry in parked.entries) if parked else 0)
     view.parked = {item.key: view.parked[item.key] for item in items}
@@ -152,18 +152,19 @@ def find(env: Env, view: QueueView, message_id: str) -> Proto[MessageInfo]:
     entry = entries[place] if entries is not None else None
     if entry is not None:
         book = Book(account.ledger) if account else Book.fresh(name.size, specs_of(entries or ()))
-        return _info(view, name, place, entry, book)
+        return info_of(view, name, place, entry, book)
     ended = yield from ended_since(env, view.keys, {f"{name}-{place}"}, name.due, most_files=MOST_HISTORY_FILES)
     record = ended.get(f"{name}-{place}")
     if record is not None:
-        return _from_record(opened(env.fields, record))
+        return record_info(opened(env.fields, record))
     marked = yield from read(env, MARKER, view.keys.marker(message_id))
     if marked is not None and marked[0].ref not in (message_id, f"{name}-{place}"):
         return (yield from find(env, view, marked[0].ref))
     raise MessageNotFound(f"queue {view.keys.queue!r} has no message {message_id!r}, or it ended too long ago")
 
 
-def _info(view: QueueView, name: SegmentName, place: int, entry: Entry, book: Book) -> MessageInfo:
+def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: Book) -> MessageInfo:
+    """A message as its account tells it."""
     state = book.states[place]
     rules = view.rules(name)
     lease = book.grants[book.leases[place]] if state == LEASED else None
@@ -199,7 +200,8 @@ def _info(view: QueueView, name: SegmentName, place: int, entry: Entry, book: Bo
     )
 
 
-def _from_record(record: Record) -> MessageInfo:
+def record_info(record: Record) -> MessageInfo:
+    """A message as history tells it."""
     return MessageInfo(
         id=record.id,
         queue=record.queue,
@@ -260,7 +262,7 @@ def _waiting(
 ) -> list[MessageInfo]:
     places = range(len(entries)) if only is None else (only,)
     chosen = [
-        _info(view, name, place, entry, book)
+        info_of(view, name, place, entry, book)
         for place in places
         if (entry := entries[place]) is not None and _claimable(book, place, now)
     ]
@@ -277,14 +279,15 @@ def failed(env: Env, view: QueueView, limit: int) -> Proto[list[FailedMessage]]:
     """Parked failures, oldest first."""
     found: list[FailedMessage] = []
     items = yield from list_all(view.keys.failed)
-    for parked in (yield from side_by_side([_read_parked(env, item.key) for item in items])):
+    for parked in (yield from side_by_side([read_parked(env, item.key) for item in items])):
         if parked is not None:
             found += _parked_messages(view.keys.queue, parked)
     found.sort(key=lambda message: (message.failure.failed_at_ms, message.id))
     return found[:limit]
 
 
-def _read_parked(env: Env, key: str) -> Proto[Parked | None]:
+def read_parked(env: Env, key: str) -> Proto[Parked | None]:
+    """Parked failures; None where they are gone or damaged."""
     try:
         found = yield from read(env, PARKED, key)
     except CorruptObject:

@@ -11,7 +11,7 @@ from brigade.errors import CorruptObject
 from brigade.stores import Block, Same, ScannedTable
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, Book, state_of
-from brigade.stores.bucket.history import Record, opened, read_file
+from brigade.stores.bucket.history import Record, read_opened
 from brigade.stores.bucket.keys import HistoryName, SegmentName
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
@@ -196,7 +196,7 @@ def _scan_parked(env: Env, key: str) -> Proto[Block | None]:
 
 
 def _scan_history(env: Env, key: str) -> Proto[Block | None]:
-    records = [opened(env.fields, record) for record in (yield from read_file(env, key))]
+    records = yield from read_opened(env, key)
     if not records:
         return None
     name = HistoryName.parse(key)

@@ -69,6 +69,7 @@ class Env:
     """The world as a protocol function sees it: the store's time, unique names, and where damage is reported.
 
     `unreadable` is what no key at hand opens and was passed over; `fields` is set where encryption is on.
+    `conflicts` counts the writes that somebody else's came before.
     """
 
     clock: Clock
@@ -76,6 +77,7 @@ class Env:
     damaged: list[CorruptObject] = field(default_factory=list[CorruptObject])
     unreadable: list[CannotDecrypt] = field(default_factory=list[CannotDecrypt])
     fields: Fields | None = None
+    conflicts: int = 0
 
     def now(self) -> int:
         return self.clock.now()
@@ -155,6 +157,7 @@ def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[st
         if current is not None and current.body == op.body:
             return current.etag
         if (current.etag if current else None) != expected:
+            env.conflicts += 1
             return Lost(current, in_doubt)
         if current is None and not retry_absent:
             return Lost(None, True)

@@ -38,8 +38,8 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged, Taker, seating
-from brigade.stores.bucket import admin, bulk, history, inspect, notes, scan, state
+from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
+from brigade.stores.bucket import admin, browse, bulk, history, inspect, notes, records, scan, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
 from brigade.stores.bucket.convert import SettleGroup, again_with, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
@@ -47,6 +47,7 @@ from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_drafts, take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
+from brigade.stores.bucket.override import override
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.settle import Settled as Applied
@@ -56,6 +57,8 @@ from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, w
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import BulkPart
 from brigade.stores.history import HistoryPart, Record
+from brigade.stores.operating import Action, Match
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -89,6 +92,7 @@ class BucketStore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._tokens: KnownTokens = {}
+        self.pace = Pace()
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -269,18 +273,25 @@ class BucketStore:
         """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
         held = await self._queue(queue)
         listening = held.listening
-        longest = SAFETY_POLL if held.watch(self._blobs) else self._blobs.poll_interval
+        pace = self.pace
+        poll = self._blobs.poll_interval if pace.poll is None else pace.poll
+        watching = pace.watch and held.watch(self._blobs)
+        longest = (SAFETY_POLL if pace.safety is None else pace.safety or FOREVER) if watching else poll
         if held.listening and not listening:
             held.view.stale()
             return
         view, now = held.view, self.env.now()
         if view.paused:
-            longest, soonest = min(longest, self._blobs.poll_interval), FOREVER
+            longest, soonest = min(longest, poll), FOREVER
         else:
             known = [one.next_at for one in (*view.ledgers.values(), *view.lanes.values())]
             soonest = min((at for at in (view.next_due, *known) if at > now), default=FOREVER)
         interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if view.has_lanes else 1))
-        interval *= (held.waiting + 1) * self.env.ids.uniform(0.8, 1.2)
+        interval *= held.waiting + 1
+        if pace.jitter is None:
+            interval *= self.env.ids.uniform(0.8, 1.2)
+        else:
+            interval += self.env.ids.uniform(0, pace.jitter) if not watching else 0
         timeout = min(seconds, (soonest - now) / 1000, interval)
         held.idle_polls = min(held.idle_polls + 1, 20)
         held.waiting += 1
@@ -377,6 +388,39 @@ class BucketStore:
         held = await self._queue(queue)
         return await self.run(inspect.failed(self.env, held.view, limit))
 
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        view = (await self._queue(queue)).view
+        return await self.run(browse.browse(self.env, view, match, limit=limit, most=most, after=after, held=held))
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        return await self.run(browse.story(self.env, (await self._queue(queue)).view, message_id))
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        return await self.run(browse.leases(self.env, (await self._queue(queue)).view, limit))
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        return await self.run(browse.groups(self.env, (await self._queue(queue)).view, limit))
+
+    def upkeep(self) -> Upkeep:
+        now = self.env.clock.monotonic()
+        swept = {name: now - held.swept_at for name, held in self._queues.items() if held.swept_at is not None}
+        return Upkeep(self.env.conflicts, swept)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        view = (await self._queue(queue)).view
+        return await self.run(records.tail(self.env, view, after, since_ms=since_ms, limit=limit))
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        return await self.run(records.outcomes(self.env, (await self._queue(queue)).view, days, sample))
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        held = await self._queue(queue)
+        count, changed = await self.run(override(self.env, held.view, ids, action))
+        for name in changed:
+            held.returned(name)
+        await self._finish_now(held)
+        return count
+
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
@@ -460,6 +504,7 @@ class BucketStore:
         held = await self._queue(queue)
         await self._finish_now(held)
         done = await self.run(sweep(self.env, held.view))
+        held.swept_at = self.env.clock.monotonic()
         self._tell_failures(held)
         await self._finish_now(held)
         return {
@@ -676,7 +721,8 @@ class BucketStore:
         while held.view.finished:
             held.finish_now.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(held.finish_now.wait(), FINISH_LINGER)
+                async with asyncio.timeout(FINISH_LINGER):
+                    await held.finish_now.wait()
             await self._finish_now(held)
 
     async def _finish_now(self, held: HeldQueue) -> None:

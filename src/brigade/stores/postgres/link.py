@@ -60,6 +60,7 @@ class Link:
         }
         self.queries = queries
         self.requests: Counter[str] = Counter()
+        self.conflicts = 0
         self._ids = ids
         self._clock = SystemClock()
         self._size = size
@@ -109,6 +110,7 @@ class Link:
                     attempt.pid = conn.info.backend_pid
                     return await self._drive(conn, make(doubt), attempt, atomic=atomic)
             except (Again, errors.DeadlockDetected, errors.SerializationFailure) as error:
+                self.conflicts += 1
                 reason: Exception = error
             except PoolClosed:
                 raise ConfigError("the hub is closed; open it again to go on") from None

@@ -679,6 +679,141 @@ WHERE queue_id = %(queue)s
 ORDER BY failed_at, id
 LIMIT %(limit)s;
 
+-- name: browse_ready
+-- Messages that wait in no lane, in the order of the queue, after one of them.
+SELECT {seen}
+FROM {schema}.queues q CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.messages r
+    WHERE r.queue_id = %(queue)s AND r.state = 'ready' AND r.lane IS NULL
+      AND (r.priority, r.due_at, r.id) > (%(priority)s::smallint, %(at)s::bigint, %(id)s::bigint)
+    ORDER BY r.priority, r.due_at, r.id LIMIT %(limit)s
+) m
+WHERE q.id = %(queue)s;
+
+-- name: browse_leased
+-- Messages in flight that are in no lane, the lease that runs out next first, after one of them.
+SELECT {seen}
+FROM {schema}.queues q CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.messages r
+    WHERE r.queue_id = %(queue)s AND r.state = 'in_flight' AND r.lane IS NULL
+      AND r.expires_at >= %(at)s::bigint AND (r.expires_at, r.id) > (%(at)s::bigint, %(id)s::bigint)
+    ORDER BY r.expires_at, r.id LIMIT %(limit)s
+) m
+WHERE q.id = %(queue)s;
+
+-- name: browse_lanes
+-- Messages of lanes, lane by lane, after one of them.
+SELECT {seen}
+FROM {schema}.queues q CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.messages r
+    WHERE r.queue_id = %(queue)s AND r.lane IS NOT NULL
+      AND (r.lane, r.id) > (%(lane)s::text, %(id)s::bigint)
+    ORDER BY r.lane, r.id LIMIT %(limit)s
+) m
+WHERE q.id = %(queue)s;
+
+-- name: log_live
+-- The leases of a live message.
+SELECT m.log::text, m.version, m.owner, m.claimed_at FROM {schema}.messages m
+WHERE m.id = %(id)s AND m.queue_id = %(queue)s;
+
+-- name: log_ended
+-- The leases of a message in history.
+SELECT h.log::text, h.version, h.owner, h.claimed_at, h.finished_at, h.outcome, h.reason, h.error
+FROM {schema}.history h
+WHERE h.id = %(id)s AND h.queue_id = %(queue)s
+ORDER BY h.finished_at DESC LIMIT 1;
+
+-- name: list_leases
+-- Who holds what.
+SELECT id, owner, version, claimed_at, expires_at, attempts FROM {schema}.messages
+WHERE queue_id = %(queue)s AND state = 'in_flight' AND lane IS NULL
+UNION ALL
+SELECT id, owner, version, claimed_at, expires_at, attempts FROM {schema}.messages
+WHERE queue_id = %(queue)s AND state = 'in_flight' AND lane IS NOT NULL
+LIMIT %(limit)s;
+
+-- name: list_groups
+-- Lanes that have messages, the longest first.
+SELECT min(group_name), count(*) FILTER (WHERE state = 'ready'), max(owner) FROM {schema}.messages
+WHERE queue_id = %(queue)s AND lane IS NOT NULL
+GROUP BY lane ORDER BY 2 DESC, 1 LIMIT %(limit)s;
+
+-- name: lanes_of_messages
+-- The lanes that messages are in.
+SELECT DISTINCT lane FROM {schema}.messages
+WHERE queue_id = %(queue)s AND id = ANY (%(ids)s::bigint[]) AND lane IS NOT NULL;
+
+-- name: discard_messages
+-- Drop messages that wait.
+WITH gone AS (
+    DELETE FROM {schema}.messages WHERE queue_id = %(queue)s AND id = ANY (%(ids)s::bigint[]) AND state = 'ready'
+    RETURNING id, own_id, blob
+),
+freed AS (
+    DELETE FROM {schema}.own_ids i USING gone g
+    WHERE g.own_id IS NOT NULL AND i.queue_id = %(queue)s AND i.own_id = g.own_id AND i.message_id = g.id
+)
+SELECT count(*), array_agg(blob) FILTER (WHERE blob IS NOT NULL) FROM gone;
+
+-- name: discard_parked
+-- Drop parked failures.
+WITH gone AS (
+    DELETE FROM {schema}.parked WHERE queue_id = %(queue)s AND id = ANY (%(ids)s::bigint[]) RETURNING blob
+)
+SELECT count(*), array_agg(blob) FILTER (WHERE blob IS NOT NULL) FROM gone;
+
+-- name: hasten_messages
+-- Make messages due that wait for a later time.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
+sooner AS (
+    UPDATE {schema}.messages m SET due_at = c.now FROM clock c
+    WHERE m.queue_id = %(queue)s AND m.id = ANY (%(ids)s::bigint[]) AND m.state = 'ready' AND m.due_at > c.now
+    RETURNING 1
+)
+SELECT count(*), NULL::bigint[] FROM sooner;
+
+-- name: take_back_messages
+-- End leases as a release does, whoever holds them.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
+w AS MATERIALIZED (SELECT %(error)s::text AS error, false AS counts),
+back AS (
+    UPDATE {schema}.messages m
+    SET state = 'ready', token = NULL, owner = NULL, claimed_at = NULL, expires_at = NULL, attempts = m.attempts - 1,
+        log = {logged_back}
+    FROM clock c, w
+    WHERE m.queue_id = %(queue)s AND m.id = ANY (%(ids)s::bigint[]) AND m.state = 'in_flight'
+    RETURNING 1
+)
+SELECT count(*), NULL::bigint[] FROM back;
+
+-- name: tail_history
+-- What ended after a message that ended, oldest first.
+SELECT h.id, h.own_id, h.outcome, h.enqueued_at, h.due_at, h.finished_at, h.log::text, h.version, h.owner, h.claimed_at,
+       h.reason, h.error
+FROM {schema}.history h
+WHERE h.queue_id = %(queue)s AND h.finished_at >= %(at)s AND (h.finished_at, h.id) > (%(at)s::bigint, %(id)s::bigint)
+ORDER BY h.finished_at, h.id
+LIMIT %(limit)s;
+
+-- name: count_day
+-- How messages ended on one day.
+SELECT count(*) FILTER (WHERE outcome = 'processed'), count(*) FILTER (WHERE outcome = 'failed'),
+       count(*) FILTER (WHERE outcome = 'dead-lettered')
+FROM {schema}.history
+WHERE queue_id = %(queue)s AND finished_at >= %(day)s::bigint * 86400000
+  AND finished_at < (%(day)s::bigint + 1) * 86400000;
+
+-- name: newest_of_day
+-- The messages that ended last on one day.
+SELECT h.id, h.own_id, h.outcome, h.enqueued_at, h.due_at, h.finished_at, h.log::text, h.version, h.owner, h.claimed_at,
+       h.reason, h.error
+FROM {schema}.history h
+WHERE h.queue_id = %(queue)s AND h.finished_at >= %(day)s::bigint * 86400000
+  AND h.finished_at < (%(day)s::bigint + 1) * 86400000
+ORDER BY h.finished_at DESC
+LIMIT %(limit)s;
+
 -- name: lanes_of_parked
 -- The lanes that a redrive of parked failures will need.
 SELECT DISTINCT coalesce(p.group_name, '')

@@ -9,6 +9,7 @@ import msgspec
 
 from brigade.model import FailureInfo
 from brigade.stores import Block, Same, ScannedTable
+from brigade.stores.history import Attempt
 from brigade.stores.postgres.steps import Ask, Row, Steps
 from brigade.stores.postgres.wire import failed_message, live_info, plain, ref_of, told_id
 
@@ -23,17 +24,6 @@ _EXTENTS: dict[ScannedTable, str] = {
     "failed": "extent_parked",
     "history": "extent_ended",
 }
-
-
-class Attempt(msgspec.Struct, gc=False):
-    """One lease of a message: who held it, when, and how it ended."""
-
-    version: int
-    owner: str
-    claimed_at: int
-    ended_at: int
-    how: str
-    error: str | None = None
 
 
 class Piece(msgspec.Struct, array_like=True):

@@ -18,9 +18,11 @@ from brigade.codec import SEALED
 from brigade.crypto.places import place_of
 from brigade.errors import CannotDecrypt
 from brigade.model import FailedMessage, FailureInfo, Message, MessageInfo
-from brigade.stores import Block
+from brigade.stores import Block, Same
+from brigade.stores.history import Record
 from brigade.stores.postgres.enqueue import Draft
 from brigade.stores.postgres.settle import Change
+from brigade.survey import Attempt, Ended, Story
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -28,10 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Opened",
     "open_block",
+    "open_ended",
+    "open_error",
     "open_failed",
     "open_info",
     "open_messages",
+    "open_record",
     "open_state",
+    "open_story",
     "seal_change",
     "seal_drafts",
 ]
@@ -99,6 +105,34 @@ def open_info(fields: Fields | None, info: MessageInfo, moved: bool) -> MessageI
     return found
 
 
+def open_error(fields: Fields | None, queue: str, ref: str, text: str | None) -> str | None:
+    """Why an attempt failed. It is only looked at, so it may carry the place of any message."""
+    if text is None or not text.startswith(_SEALED_TEXT):
+        return text
+    return _needed(fields, ref).open_text(text, place_of("error", queue, ref), moved=True)
+
+
+def open_story(fields: Fields | None, story: Story) -> Story:
+    """A message's story, its errors opened."""
+    return Story(story.message, _open_attempts(fields, story.message.queue, story.message.ref, story.attempts))
+
+
+def open_ended(fields: Fields | None, queue: str, ended: Sequence[Ended]) -> list[Ended]:
+    """What has ended, its errors opened."""
+    return [
+        replace(
+            one,
+            attempts=_open_attempts(fields, queue, one.ref, one.attempts),
+            error=open_error(fields, queue, one.ref, one.error),
+        )
+        for one in ended
+    ]
+
+
+def _open_attempts(fields: Fields | None, queue: str, ref: str, attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [replace(one, error=open_error(fields, queue, ref, one.error)) if one.error else one for one in attempts]
+
+
 def open_failed(fields: Fields | None, message: FailedMessage) -> FailedMessage:
     """A parked failure with its contents."""
     return _open(fields, message, message.id, True)
@@ -154,6 +188,24 @@ def open_block(fields: Fields | None, queue: str, block: Block) -> Block:
     change("failure", open_story)
     change("origin", open_story)
     return Block(block.count, columns)
+
+
+def open_record(fields: Fields | None, record: Record) -> Record:
+    """A record of history with its contents. It is only looked at, so each may carry any place of its kind."""
+    columns: dict[str, list[Any] | Same] = {
+        "ref": [record.ref],
+        "attributes": [record.attributes],
+        "error": [record.error],
+        "result": [bytes(record.result).decode()],
+        "attempts": [record.attempts],
+        "origin": [record.origin],
+    }
+    found = {
+        name: column[0]
+        for name, column in open_block(fields, record.queue, Block(1, columns)).columns.items()
+        if isinstance(column, list)
+    }
+    return replace(record, **{**found, "result": msgspec.Raw(found["result"].encode())})
 
 
 def _refs(columns: Mapping[str, Any], count: int) -> list[str]:

@@ -13,31 +13,45 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psycopg
+from msgspec.structs import replace
+
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
 from brigade.crypto import places
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged, Taker, seating
+from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
 from brigade.stores.history import HistoryPart, Record
-from brigade.stores.postgres import bulk, history, inspect, queues, scan
+from brigade.stores.operating import Action, Match
+from brigade.stores.postgres import bulk, history, inspect, operate, queues, scan
 from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Seal, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.joined import Joined
-from brigade.stores.postgres.link import Link
+from brigade.stores.postgres.link import Link, explained
 from brigade.stores.postgres.listener import Listener
 from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
-from brigade.stores.postgres.sealing import open_block, open_messages, open_state, seal_change, seal_drafts
+from brigade.stores.postgres.sealing import (
+    open_block,
+    open_ended,
+    open_messages,
+    open_record,
+    open_state,
+    open_story,
+    seal_change,
+    seal_drafts,
+)
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
 from brigade.stores.postgres.wire import delivered, grants_of, kept, owned, parse_ref, place_of
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
@@ -75,6 +89,7 @@ class PostgresStore:
         self.ids = ids or Ids()
         self._own_clock = SystemClock()
         self.clock: Clock = clock or self._own_clock
+        self.pace = Pace()
         self.on_failure: Callable[[Failed], None] | None = None
         self._install = install
         self.link = Link(settings, Queries(schema), self.ids, size=pool_size)
@@ -122,6 +137,8 @@ class PostgresStore:
                 if after - before < best:
                     best = after - before
                     self._own_clock.offset_ms = rows[0][0] - (before + after) // 2_000_000
+        except psycopg.Error as error:
+            raise explained(error) from None
         finally:
             await conn.close()
         await self.link.open()
@@ -388,7 +405,8 @@ class PostgresStore:
 
     def _interval(self, held: HeldQueue, now: float) -> float:
         """Seconds until the next poll, or until something is due before that."""
-        interval = min(FIRST_POLL * 2.0**held.idle_polls, SAFETY_POLL) * self.ids.uniform(0.8, 1.2)
+        safety = SAFETY_POLL if self.pace.safety is None else self.pace.safety or FOREVER
+        interval = min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
         outlook = held.outlook
         if outlook is None or outlook.paused or outlook.soonest == FOREVER:
             return interval
@@ -482,6 +500,49 @@ class PostgresStore:
         held = await self._queue(queue)
         return await self.link.run(lambda _: inspect.failed(queue, held.id, limit, fields=self._fields))
 
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        one = await self._queue(queue)
+        return await self.link.run(
+            lambda _: operate.browse(
+                queue, one.id, match, limit=limit, most=most, after=after, only_held=held, fields=self._fields
+            )
+        )
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        held = await self._queue(queue)
+        found = await self.link.run(lambda _: operate.story(queue, held.id, message_id, fields=self._fields))
+        return open_story(self._fields, found)
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.leases(held.id, limit))
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: operate.groups(held.id, limit))
+
+    def upkeep(self) -> Upkeep:
+        now = self.clock.monotonic()
+        swept = {name: now - held.swept_at for name, held in self._queues.items() if held.swept_at is not None}
+        return Upkeep(self.link.conflicts, swept)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        held = await self._queue(queue)
+        found = await self.link.run(lambda _: operate.tail(held.id, after, since_ms=since_ms, limit=limit))
+        return replace(found, ended=open_ended(self._fields, queue, found.ended))
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        held = await self._queue(queue)
+        found = await self.link.run(lambda _: operate.outcomes(held.id, days, sample))
+        return [replace(day, sample=open_ended(self._fields, queue, day.sample)) for day in found]
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        held = await self._queue(queue)
+        count = await self.link.run(lambda _: operate.override(held.id, ids, action, lifo=held.lifo), atomic=True)
+        if count and action != "discard":
+            self._back(held.id)
+        return count
+
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
@@ -566,7 +627,8 @@ class PostgresStore:
 
     async def read_history(self, part: HistoryPart) -> list[Record]:
         held = await self._queue(part.queue)
-        return await self.link.run(lambda _: history.read_part(part, held.id, self._fields))
+        records = await self.link.run(lambda _: history.read_part(part, held.id))
+        return [open_record(self._fields, record) for record in records]
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
@@ -581,6 +643,7 @@ class PostgresStore:
         now = self.clock.now()
         orphans, expired = await self.link.run(lambda _: sweep_leftovers(held.id, held.policy, now))
         dropped = await tend_partitions(self.link, self.schema)
+        held.swept_at = self.clock.monotonic()
         return {"finished": 0, "decided": len(won.failures), "orphans": orphans, "expired": expired + dropped}
 
     async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:

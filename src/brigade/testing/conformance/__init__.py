@@ -50,6 +50,7 @@ VERBS = (
     "lanes",
     "large_payloads",
     "nack",
+    "operator",
     "ordering",
     "own_ids",
     "pause",

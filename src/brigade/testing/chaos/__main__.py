@@ -1,0 +1,103 @@
+"""`brigade-chaos`: real processes on real stores under faults, judged; or a long run without, with `--soak`.
+
+examples:
+  brigade-chaos --minutes 5                     every arena that this machine has, five minutes each
+  brigade-chaos --arena file --arena postgres   only these
+  brigade-chaos --arena s3 --seed 7 --json      the same faults again, as JSON
+  brigade-chaos --soak --minutes 30             mixed load without faults: memory, and what is left behind
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from brigade.testing.chaos.arenas import ARENAS, why_not
+from brigade.testing.chaos.report import as_text
+from brigade.testing.chaos.run import Report, chaos
+from brigade.testing.chaos.soak import SoakReport, soak
+
+__all__ = ["main"]
+
+SOAKED = ("file", "s3")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0: every promise was kept; 1: one was broken, or memory grew; 2: wrong usage."""
+    given = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _leave)
+    names = given.arena or list(SOAKED if given.soak else ARENAS)
+    folder = Path(given.keep or tempfile.mkdtemp(prefix="brigade-chaos-")).absolute()
+    reports: list[Report] = []
+    try:
+        for name in names:
+            reason = why_not(name)
+            if reason is not None:
+                _say(f"{name}: left out, {reason}")
+                continue
+            reports.append(_run(name, folder / name, given))
+            if not given.json:
+                print("\n".join(_shown(reports[-1])), flush=True)
+    finally:
+        if not given.keep and all(report.ok for report in reports):
+            shutil.rmtree(folder, ignore_errors=True)
+    if given.json:
+        sys.stdout.buffer.write(msgspec.json.encode(reports) + b"\n")
+    return 0 if reports and all(report.ok for report in reports) else 1
+
+
+def _run(name: str, folder: Path, given: argparse.Namespace) -> Report:
+    running = soak if given.soak else chaos
+    return running(name, folder, seed=given.seed, seconds=60 * given.minutes, say=_say)
+
+
+def _shown(report: Report) -> Iterator[str]:
+    yield as_text(report)
+    for one in report.memory if isinstance(report, SoakReport) else ():
+        how = "flat" if one.flat else "GROWING"
+        yield f"  {one.name}: {one.first_mib} to {one.last_mib} MiB, {one.grew_mib:+} by the fit: {how}"
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Take down what was set up: servers, mounts and the crew."""
+    sys.exit(128 + number)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    about, _, examples = (__doc__ or "").partition("examples:")
+    parser = argparse.ArgumentParser(
+        prog="brigade-chaos",
+        description=about.strip(),
+        epilog=f"examples:{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--arena", action="append", choices=ARENAS, help="where to run; may be given again")
+    parser.add_argument("--minutes", type=_minutes, default=1.0, metavar="M", help="for each arena (default 1)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 16), metavar="N", help="for faults and crew")
+    parser.add_argument("--soak", action="store_true", help="no faults: watch memory and what is left behind")
+    parser.add_argument("--keep", metavar="DIR", help="keep journals and logs there")
+    parser.add_argument("--json", action="store_true", help="reports as JSON")
+    return parser
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 60 * 24:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1440")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""All rules together, and what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from brigade.testing.chaos.journal import Merged
+from brigade.testing.chaos.judge import accounts, leases, order
+from brigade.testing.chaos.judge.ended import Ended
+from brigade.testing.sim import records as r
+from brigade.testing.sim.checker import check
+from brigade.testing.sim.lives import Violation
+
+__all__ = ["Verdict", "judge"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Every broken promise, and how much was looked at."""
+
+    violations: list[Violation]
+    messages: int
+    acked: int
+    records: int
+
+
+def judge(
+    merged: Merged,
+    ended: Sequence[Ended],
+    limits: r.Limits,
+    final: r.Final,
+    *,
+    strict: Sequence[str] = (),
+) -> Verdict:
+    """Judge a run after it was drained. `strict` names the queues that are one line each."""
+    found = check(merged.records, limits, final)
+    found += accounts.check(merged, ended)
+    found += leases.check(merged, ended, limits.skew_ms)
+    found += order.check(merged, strict)
+    returned = {record.uid for record in merged.records if isinstance(record, r.Returned)}
+    acked = sum(isinstance(one, r.Told) and (one.kind, one.answer) == ("ack", "ok") for one in merged.records)
+    return Verdict(found, len(returned), acked, len(merged.records))

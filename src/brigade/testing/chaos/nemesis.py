@@ -1,0 +1,104 @@
+"""Breaks things, by a seed: kills and freezes members of the crew, skews clocks, and whatever the arena offers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+
+from brigade.testing.chaos.arenas import Arena, Break
+from brigade.testing.chaos.roster import Member, Roster
+
+__all__ = ["SKEW", "Nemesis"]
+
+SKEW = 400
+"""By how many milliseconds a clock may be off."""
+
+
+class Nemesis:
+    """Does one thing after the other until its time is over; each is counted once it was done."""
+
+    def __init__(self, arena: Arena, roster: Roster, seed: int, *, lease: float, every: float = 1.5) -> None:
+        self._arena = arena
+        self._roster = roster
+        self._rng = random.Random(seed)
+        self._lease = lease
+        self._every = every
+        self._breaking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.done: Counter[str] = Counter()
+
+    async def run(self, seconds: float) -> None:
+        """Every kind has its turn, in an order of chance, again and again."""
+        end = time.monotonic() + seconds
+        deck: list[str] = []
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, self._rng.uniform(0.3, 2) * self._every))
+            self._roster.replace_dead()
+            for task in [task for task in self._tasks if task.done()]:
+                self._tasks.discard(task)
+                task.result()
+            if not deck:
+                deck = self._deck()
+            if time.monotonic() < end:
+                self._begin(deck.pop())
+        await asyncio.gather(*self._tasks)
+
+    def _deck(self) -> list[str]:
+        """A kill and a freeze for each thing that is done to the store."""
+        breaks = list(self._arena.breaks)
+        deck = [*breaks, *["kill", "freeze"] * max(2, len(breaks))]
+        if not self._arena.keeps_own_time:
+            deck += ["skewed clock"] * 2
+        self._rng.shuffle(deck)
+        return deck
+
+    def _begin(self, kind: str) -> None:
+        acts: dict[str, Break] = {"kill": self._kill, "freeze": self._freeze, "skewed clock": self._skew}
+        work = acts[kind](self._rng) if kind in acts else self._break(kind)
+        self._tasks.add(asyncio.ensure_future(work))
+
+    async def _break(self, kind: str) -> None:
+        """One thing at a time is done to the store."""
+        async with self._breaking:
+            await self._arena.breaks[kind](self._rng)
+        self.done[kind] += 1
+
+    def _member(self) -> Member | None:
+        free = [member for member in self._roster.members if not member.frozen]
+        return self._rng.choice(free) if free else None
+
+    async def _kill(self, rng: random.Random) -> None:
+        member = self._member()
+        if member is not None and self._end(member, rng):
+            await asyncio.sleep(rng.uniform(0, 0.5))
+            self._roster.start(member)
+            self.done[f"kill -9 of {member.role}"] += 1
+
+    def _end(self, member: Member, rng: random.Random) -> bool:
+        """Kill it, with its children or without: those have to notice."""
+        member.frozen = True
+        killed = self._roster.signal(member, signal.SIGKILL, group=rng.random() < 0.3)
+        if killed and member.process is not None:
+            member.process.wait()
+        member.frozen = killed
+        return killed
+
+    async def _freeze(self, rng: random.Random) -> None:
+        member = self._member()
+        if member is None or not self._roster.signal(member, signal.SIGSTOP):
+            return
+        member.frozen = True
+        await asyncio.sleep(self._lease * rng.uniform(1.1, 2.0))
+        self._roster.signal(member, signal.SIGCONT)
+        member.frozen = False
+        self.done[f"freeze of {member.role} past the lease"] += 1
+
+    async def _skew(self, rng: random.Random) -> None:
+        """Replace a member by one whose clock is off."""
+        member = self._member()
+        if member is not None and self._end(member, rng):
+            self._roster.start(member, rng.choice((-1, 1)) * rng.randint(SKEW // 4, SKEW))
+            self.done["skewed clock"] += 1

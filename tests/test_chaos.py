@@ -1,0 +1,52 @@
+"""Short chaos runs: real processes killed and frozen on a real store, drained and judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brigade.testing.chaos.arenas import ARENAS, why_not
+from brigade.testing.chaos.plan import ROLES
+from brigade.testing.chaos.run import chaos
+
+CHAOS = Path(sys.executable).parent / "brigade-chaos"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ARENAS)
+def test_every_promise_holds_while_processes_and_servers_die(name: str, tmp_path: Path) -> None:
+    """[G1] [G2] [G3] [G4] [G5] [G6] A producer, a consumer by hand, and a worker of each kind."""
+    reason = why_not(name)
+    if reason is not None:
+        pytest.skip(reason)
+    report = chaos(name, tmp_path, seed=11, seconds=10, lease=1.5, every=1, crew=("producer", *ROLES))
+    assert report.violations == [], report.evidence
+    assert report.messages > 0
+    assert report.acked > 0
+    assert sum(report.faults.values()) > 3
+
+
+def test_the_command_says_what_it_does_and_refuses_what_it_cannot() -> None:
+    said = subprocess.run([CHAOS, "--help"], capture_output=True, timeout=100)
+    assert said.returncode == 0
+    assert b"--soak --minutes 30" in said.stdout
+    for wrong in (["--arena", "moon"], ["--minutes", "0"], ["--minutes", "soon"]):
+        refused = subprocess.run([CHAOS, *wrong], capture_output=True, timeout=100)
+        assert refused.returncode == 2, refused
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_soak_tells_memory_and_what_is_left(tmp_path: Path) -> None:
+    line = [CHAOS, "--soak", "--arena", "file", "--minutes", "0.1", "--seed", "5", "--json", "--keep", tmp_path]
+    done = subprocess.run(line, capture_output=True, timeout=500)
+    (report,) = json.loads(done.stdout)
+    assert report["violations"] == []
+    assert report["messages"] > 0
+    assert {one["name"].rstrip(".1234567890") for one in report["memory"]} == set(ROLES)
+    assert b"without faults" in done.stderr
