@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Done", "backlog", "cancel", "choose", "failures", "redrive", "reprioritize"]
 
 AT_ONCE = 1000
+REDRIVEN_AT_ONCE = 10_000
 HOLD = 120.0
 Act = Callable[[AsyncHub, Sequence[str]], Awaitable[int]]
 
@@ -117,13 +118,18 @@ def choose(rows: DataFrame, where: str | None) -> DataFrame:
 
 
 def redrive(spark: SparkSession, url: str, queue: str, where: str | None = None, *, dry_run: bool = False) -> Done:
-    """Bring failures of a queue back to it, with fresh attempts."""
+    """Bring failures of a queue back to it, with fresh attempts.
+
+    The failures are read and chosen by all executors, and brought back by one task: whoever redrives holds the
+    dead-letter queue under leases meanwhile, so two would be in each other's way.
+    """
 
     async def act(hub: AsyncHub, ids: Sequence[str]) -> int:
         opened = await hub.queue(queue, create=False)
         return await opened.redrive(ids, limit=len(ids))
 
-    return _each(url, queue, choose(failures(spark, url, queue), where).select("id"), act, dry_run=dry_run)
+    keys = choose(failures(spark, url, queue), where).select("id").repartition(1)
+    return _each(url, queue, keys, act, dry_run=dry_run, at_once=REDRIVEN_AT_ONCE)
 
 
 def cancel(spark: SparkSession, url: str, queue: str, where: str | None = None, *, dry_run: bool = False) -> Done:
@@ -167,7 +173,7 @@ def _choosing(hub: AsyncHub) -> ChoosingStore:
     return store
 
 
-def _each(url: str, queue: str, keys: DataFrame, act: Act, *, dry_run: bool) -> Done:
+def _each(url: str, queue: str, keys: DataFrame, act: Act, *, dry_run: bool, at_once: int = AT_ONCE) -> Done:
     """Do something to chosen messages, a thousand at a time, in as many tasks as it takes."""
     with Hub(url) as hub:
         if queue not in hub.queues():
@@ -184,8 +190,8 @@ def _each(url: str, queue: str, keys: DataFrame, act: Act, *, dry_run: bool) -> 
             try:
                 for batch in batches:
                     names: list[str] = batch.column(0).to_pylist()
-                    for start in range(0, len(names), AT_ONCE):
-                        some = names[start : start + AT_ONCE]
+                    for start in range(0, len(names), at_once):
+                        some = names[start : start + at_once]
                         chosen += len(some)
                         done += runner.run(_awaited(act(hub, some)))
             finally:

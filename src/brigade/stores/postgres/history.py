@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import msgspec
-from msgspec.structs import replace
 
-from brigade.stores import Block, Same
 from brigade.stores.history import NULL, Attempt, HistoryPart, Record
-from brigade.stores.postgres.sealing import open_block
 from brigade.stores.postgres.steps import Ask, Row, Steps
 from brigade.stores.postgres.wire import plain, ref_of, story, told_id
-
-if TYPE_CHECKING:
-    from brigade.crypto.fields import Fields
 
 __all__ = ["list_parts", "read_part"]
 
@@ -39,30 +31,10 @@ def list_parts(queue: str, queue_id: int, since: int) -> Steps[list[HistoryPart]
     ]
 
 
-def read_part(part: HistoryPart, queue_id: int, fields: Fields | None) -> Steps[list[Record]]:
-    """The records of a range of ids, with what was sealed of them."""
+def read_part(part: HistoryPart, queue_id: int) -> Steps[list[Record]]:
     low, high, since = map(int, part.key.split("-"))
     rows = yield Ask("read_history", {"queue": queue_id, "low": low, "high": high, "since": since})
-    return _opened(fields, part.queue, [_record(part.queue, queue_id, row) for row in rows])
-
-
-def _opened(fields: Fields | None, queue: str, records: list[Record]) -> list[Record]:
-    columns: dict[str, list[Any] | Same] = {
-        name: [getattr(one, name) for one in records] for name in ("ref", "attributes", "error", "attempts", "origin")
-    }
-    columns["result"] = [None if one.result == NULL else bytes(one.result).decode() for one in records]
-    found: dict[str, Any] = dict(open_block(fields, queue, Block(len(records), columns)).columns)
-    return [
-        replace(
-            one,
-            attributes=found["attributes"][place],
-            error=found["error"][place],
-            attempts=found["attempts"][place],
-            origin=found["origin"][place],
-            result=NULL if found["result"][place] is None else msgspec.Raw(found["result"][place].encode()),
-        )
-        for place, one in enumerate(records)
-    ]
+    return [_record(part.queue, queue_id, row) for row in rows]
 
 
 def _record(queue: str, queue_id: int, row: Row) -> Record:

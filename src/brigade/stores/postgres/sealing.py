@@ -18,7 +18,8 @@ from brigade.codec import SEALED
 from brigade.crypto.places import place_of
 from brigade.errors import CannotDecrypt
 from brigade.model import FailedMessage, FailureInfo, Message, MessageInfo
-from brigade.stores import Block
+from brigade.stores import Block, Same
+from brigade.stores.history import Record
 from brigade.stores.postgres.enqueue import Draft
 from brigade.stores.postgres.settle import Change
 
@@ -32,6 +33,7 @@ __all__ = [
     "open_failed",
     "open_info",
     "open_messages",
+    "open_record",
     "open_state",
     "seal_change",
     "seal_drafts",
@@ -155,6 +157,24 @@ def open_block(fields: Fields | None, queue: str, block: Block) -> Block:
     change("failure", open_story)
     change("origin", open_story)
     return Block(block.count, columns)
+
+
+def open_record(fields: Fields | None, record: Record) -> Record:
+    """A record of history with its contents. It is only looked at, so each may carry any place of its kind."""
+    columns: dict[str, list[Any] | Same] = {
+        "ref": [record.ref],
+        "attributes": [record.attributes],
+        "error": [record.error],
+        "result": [bytes(record.result).decode()],
+        "attempts": [record.attempts],
+        "origin": [record.origin],
+    }
+    found = {
+        name: column[0]
+        for name, column in open_block(fields, record.queue, Block(1, columns)).columns.items()
+        if isinstance(column, list)
+    }
+    return replace(record, **{**found, "result": msgspec.Raw(found["result"].encode())})
 
 
 def _refs(columns: Mapping[str, Any], count: int) -> list[str]:

@@ -39,6 +39,7 @@ from brigade.stores.postgres.queries import Queries
 from brigade.stores.postgres.sealing import (
     open_block,
     open_messages,
+    open_record,
     open_state,
     seal_change,
     seal_drafts,
@@ -622,7 +623,8 @@ class PostgresStore:
 
     async def read_history(self, part: HistoryPart) -> list[Record]:
         held = await self._queue(part.queue)
-        return await self.link.run(lambda _: history.read_part(part, held.id, self._fields))
+        records = await self.link.run(lambda _: history.read_part(part, held.id))
+        return [open_record(self._fields, record) for record in records]
 
     async def forget(self, queue: str) -> None:
         held = self._queues.get(queue)
