@@ -18,7 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from bench import counts, peers, postgres, processes, s3, throughput
+from bench import counts, http, peers, postgres, processes, s3, throughput
 from bench.measure import Ground
 from bench.report import Report, as_json, machine, show, write_docs
 
@@ -32,6 +32,7 @@ def main() -> None:
     try:
         with _progress(errors, _runs(ground), plain=not errors.is_terminal) as tick:
             ground.tick = tick
+            speeds, crowds = http.run_http(ground)
             report = Report(
                 machine(ground.root),
                 [*throughput.throughput(ground), *processes.processes(ground)],
@@ -40,6 +41,8 @@ def main() -> None:
                 sorted({*peers.missing(), *postgres.missing(), *s3.missing()}),
                 postgres.run_postgres(ground),
                 s3.run_s3(ground),
+                speeds,
+                crowds,
             )
     finally:
         ground.clear()
@@ -66,7 +69,9 @@ def _arguments() -> argparse.Namespace:
 
 def _runs(ground: Ground) -> int:
     each = (throughput, processes, peers, postgres)
-    return sum(part.runs(ground.rounds) for part in each) + counts.runs() + s3.runs(ground.rounds, quick=ground.quick)
+    both = (s3, http)
+    known = sum(part.runs(ground.rounds) for part in each) + counts.runs()
+    return known + sum(part.runs(ground.rounds, quick=ground.quick) for part in both)
 
 
 @contextlib.contextmanager

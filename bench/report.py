@@ -17,6 +17,7 @@ from rich.table import Table
 
 import brigade
 from bench.counts import PATTERNS, Requests
+from bench.http import CLIENTS, HttpRequests, HttpResult
 from bench.measure import STORES, Measurement
 from bench.peers import PeerResult
 from bench.postgres import PROCESSES, PostgresResult
@@ -36,6 +37,8 @@ class Report:
     skipped: Sequence[str]
     postgres: Sequence[PostgresResult]
     s3: Sequence[S3Result]
+    http: Sequence[HttpResult]
+    crowds: Sequence[HttpRequests]
 
 
 def machine(place: Path) -> dict[str, str]:
@@ -90,6 +93,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "peers": [asdict(peer) for peer in report.peers],
         "postgres": [asdict(one) for one in report.postgres],
         "s3": [{**asdict(one), "requests": one.requests} for one in report.s3],
+        "http": [asdict(one) for one in report.http],
+        "crowds": [asdict(one) for one in report.crowds],
         "skipped": list(report.skipped),
     }
 
@@ -117,7 +122,7 @@ def write_docs(report: Report, path: Path) -> None:
     """Replace what stands between the markers in the page."""
     text = path.read_text(encoding="utf-8")
     parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
-    names = ("throughput", "requests", "peers", "postgres", "s3")
+    names = ("throughput", "requests", "peers", "postgres", "s3", "http", "crowds")
     for name, (_, header, rows) in zip(names, _tables(report), strict=True):
         parts[name] = _markdown(header, rows)
     for name, body in parts.items():
@@ -162,6 +167,16 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             "On S3 (SeaweedFS): messages a second, and requests a message",
             ("", *S3_COLUMNS),
             _s3_rows(report.s3),
+        ),
+        (
+            "Through a server, over HTTP, on memory: messages a second",
+            ("", *(f"{clients} client{'s' if clients > 1 else ''}" for clients in CLIENTS)),
+            _http_rows(report.http),
+        ),
+        (
+            "Through a server: storage requests a message, enqueue to history, each consumer one at a time",
+            ("store", "consumers", "messages", "requests", "messages a second"),
+            _crowd_rows(report.crowds),
         ),
     ]
 
@@ -226,6 +241,18 @@ def _s3_rows(found: Sequence[S3Result]) -> Rows:
             f"{one.process_requests:.4f}",
         )
         for one in found
+    ]
+
+
+def _http_rows(found: Sequence[HttpResult]) -> Rows:
+    best = {(one.case, one.clients): one.best for one in found}
+    cases = dict.fromkeys(one.case for one in found)
+    return [(case, *(f"{best[case, clients]:,.0f}" for clients in CLIENTS)) for case in cases]
+
+
+def _crowd_rows(found: Sequence[HttpRequests]) -> Rows:
+    return [
+        (one.store, str(one.consumers), f"{one.messages:,}", f"{one.requests:.4f}", _short(one.rate)) for one in found
     ]
 
 

@@ -57,9 +57,9 @@ def server_process(
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"http://\S+", line)
+        found = re.search(r"at (http://\S+)", line)
         assert found, line + process.stderr.read()
-        yield process, found[0]
+        yield process, found[1]
     finally:
         process.kill()
         process.communicate()

@@ -38,5 +38,7 @@ def test_a_quick_benchmark_measures_every_case(tmp_path: Path) -> None:
             "process",
         }
         assert all(one["best"] > 0 for one in report["postgres"])
+    assert {(one["clients"], one["best"] > 0) for one in report["http"]} == {(1, True), (16, True), (64, True)}
+    assert all(one["requests"] < 1 for one in report["crowds"])
     assert report["machine"]["python"].startswith("3.")
     assert list(tmp_path.iterdir()) == [], "the benchmark leaves nothing behind"

@@ -19,7 +19,8 @@ from brigade.cli.app import COMMANDS
 BRIGADE = Path(sys.executable).parent / "brigade"
 GROUPED = [f"queue {name}" for name in ("create", "policy", "pause", "resume", "purge", "delete")]
 GROUPED += [f"dlq {name}" for name in ("list", "show", "redrive", "purge")]
-GROUPED += ["state load", "state save", "migrate status", "migrate up"]
+GROUPED += ["state load", "state save", "migrate status", "migrate up", "key create", "key rotate", "key status"]
+GROUPED += ["token create", "token list", "token revoke"]
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -36,7 +37,7 @@ def test_version_and_help_name_every_command(run: Run) -> None:
 def test_every_command_has_examples_and_json(run: Run, command: str) -> None:
     shown = run(*command.split(), "--help").stdout.decode()
     assert "Examples:" in shown
-    assert "--json" in shown or command in ("completion", "dlq", "migrate", "queue", "state")
+    assert "--json" in shown or command in ("completion", "dlq", "key", "migrate", "queue", "state", "token")
 
 
 def test_the_default_store_is_a_directory_beside_the_user(run: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import socket
 from typing import Any
 
 import httpx
@@ -181,6 +182,19 @@ def test_too_much_of_anything_is_refused(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
     answer = http.post("enqueue", content=b" " * (16 * 1024 * 1024 + 1))
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+def test_a_head_without_an_end_is_cut_off(serving: Serving) -> None:
+    place = httpx.URL(serving.address)
+    with socket.create_connection((place.host, place.port), timeout=50) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+        with pytest.raises(OSError):  # noqa: PT011 - reset or broken, as it happens
+            _send_on(sock, 10_000)
+
+
+def _send_on(sock: socket.socket, times: int) -> None:
+    for _ in range(times):
+        sock.sendall(b"x" * 65536)
 
 
 @pytest.mark.parametrize(

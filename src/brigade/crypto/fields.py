@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from brigade.crypto.keys import KeySource
 from brigade.crypto.places import place_of
 from brigade.crypto.streams import StreamOpener, StreamSealer
-from brigade.crypto.vault import is_sealed
+from brigade.crypto.vault import Vault, is_sealed
 from brigade.errors import CannotDecrypt
 from brigade.ids import secret_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from brigade.crypto.vault import DataKey, Vault
+    from brigade.crypto.vault import DataKey
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "fields_from"]
 
 _MARK = "sealed:"
 _json = msgspec.json.Encoder()
@@ -113,6 +114,14 @@ class Fields:
                 f"{place.replace(chr(0), ' ')} is not sealed, and encryption_strict is on: somebody else wrote it, or "
                 "it is from before encryption; connect without encryption_strict to read it"
             )
+
+
+def fields_from(reference: str, *, strict: bool = False) -> Fields:
+    """What seals and opens with the keys that an `encryption` option names; they are read when they are first needed.
+
+    For whoever reads what a store has written without that store: `brigade.stores.bucket.history.opened` takes it.
+    """
+    return Fields(Vault(KeySource(reference), strict=strict))
 
 
 def _decoded(text: str) -> bytes | None:

@@ -21,6 +21,7 @@ from brigade.server.auth.gate import gate_for
 from brigade.server.auth.tls import TLS
 from brigade.server.config import Settings, default_consumers
 from brigade.server.metrics import count_from_now
+from brigade.server.protocol import MOST_HEAD, protocol
 from brigade.server.service import Limits, Service
 from brigade.stores import Pace, PacedStore
 
@@ -238,6 +239,8 @@ def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
         log_level="warning",
         server_header=False,
         ws="none",
+        http=protocol(),
+        h11_max_incomplete_event_size=MOST_HEAD,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(config.grace)),
         backlog=BACKLOG,

@@ -150,9 +150,7 @@ def open_store(url: str, options: dict[str, Any]) -> Store:
 
 def _protect(store: Store, reference: str, *, strict: bool) -> None:
     """Turn encryption on in a store. Its libraries are not imported before that."""
-    from brigade.crypto.fields import Fields
-    from brigade.crypto.keys import KeySource
-    from brigade.crypto.vault import Vault
+    from brigade.crypto.fields import fields_from
 
     assert isinstance(store, ProtectedStore)
-    store.protect(Fields(Vault(KeySource(reference), strict=strict)))
+    store.protect(fields_from(reference, strict=strict))
