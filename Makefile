@@ -22,6 +22,8 @@ UV := $(if $(shell uv --version 2>/dev/null),uv,$(BIN)/uv)
 # make sim SEEDS=50000 runs that many seeds; make sim SEED=123 replays one of them.
 SEEDS ?= 1000
 SEED ?=
+# make explore CASTS=lane explores that one alone.
+CASTS ?=
 # make test PYTEST_ARGS="-k claim" passes more to pytest.
 PYTEST_ARGS ?=
 # make bench BENCH_ARGS=--write puts the tables into docs/benchmarks.md.
@@ -29,7 +31,7 @@ BENCH_ARGS ?=
 # make lock LOCK_ARGS=--upgrade moves every pin to the newest version that fits.
 LOCK_ARGS ?=
 
-.PHONY: help setup demo test lint format bench sim lock clean
+.PHONY: help setup demo test lint format bench sim explore lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,7 +42,7 @@ demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo
 
 test: lint $(AZURITE) $(AXE) $(CHROMIUM) ## Lint, then run the test suite
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
 	$(BIN)/ruff check .
@@ -61,6 +63,9 @@ bench: $(STAMP) ## Measure throughput and requests per message
 
 sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
 	$(BIN)/brigade-sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS))
+
+explore: $(STAMP) ## Explore every order of events of a few actors: CASTS="lane own-ids" for some
+	$(BIN)/brigade-explore $(CASTS)
 
 lock: | $(BIN)/python $(UV) ## Write requirements.lock anew from pyproject.toml
 	$(UV) pip compile pyproject.toml --group dev --output-file requirements.lock \

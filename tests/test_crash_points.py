@@ -28,8 +28,11 @@ from brigade import (
 from brigade.blobs import Get, List, Op
 from brigade.blobs.memory import Bucket, MemoryBlobs
 from brigade.ids import Ids
+from brigade.payload import outgoing
+from brigade.stores import StagingStore
 from brigade.stores.bucket.history import read_records
 from brigade.stores.bucket.store import BucketStore
+from brigade.stores.bucket.wire import BULK
 
 HOUR = 3_600_000
 AT_ONCE = Backoff(base=0, maximum=0, jitter=None)
@@ -86,6 +89,7 @@ class World:
         self.durable: set[Any] = set()
         self.acked: set[Any] = set()
         self.purged = False
+        self.jobs: list[set[Any]] = []
         self._seed = 0
 
     def hub(self, blobs: MemoryBlobs | None = None) -> AsyncHub:
@@ -107,6 +111,23 @@ class World:
             for message, answer in zip(messages, answers, strict=True)
             if not isinstance(answer, StaleLease)
         )
+
+    async def bulk(self, hub: AsyncHub, queue: AsyncQueue, *parts: list[NewMessage], epoch: int | None = None) -> None:
+        """A bulk job of several tasks: all of it, or nothing."""
+        store = hub.store
+        assert isinstance(store, StagingStore)
+        payloads = {one.payload for part in parts for one in part}
+        self.jobs.append(payloads)
+        staged = [
+            await store.stage(
+                queue.name, "job", [outgoing(replace(one, correlation_id=str(one.payload))) for one in part]
+            )
+            for part in parts
+        ]
+        assert await store.publish(queue.name, "job", staged, epoch=epoch) == len(payloads)
+        self.durable.update(payloads)
+        assert await store.publish(queue.name, "job", staged, epoch=epoch) == 0
+        await store.discard(queue.name, "job", staged)
 
 
 Scenario = Callable[[World, AsyncHub], Awaitable[None]]
@@ -220,7 +241,39 @@ async def purge(world: World, hub: AsyncHub) -> None:
     await hub.close()
 
 
+async def bulk_plain(world: World, hub: AsyncHub) -> None:
+    queue = await hub.queue("tasks", PLAIN)
+    first = [NewMessage(payload=1), NewMessage(payload=2, priority=0)]
+    await world.bulk(hub, queue, first, [NewMessage(payload=3), NewMessage(payload=4, ttl=10**6)])
+    await world.ack(queue, await queue.claim(3))
+    await hub.close()
+
+
+async def bulk_strict(world: World, hub: AsyncHub) -> None:
+    queue = await hub.queue("tasks", STRICT)
+    await world.bulk(hub, queue, [NewMessage(payload=1), NewMessage(payload=2, id="b")], [NewMessage(payload=3)])
+    await world.ack(queue, await queue.claim(3))
+    await hub.close()
+
+
+async def bulk_own_ids(world: World, hub: AsyncHub) -> None:
+    queue = await hub.queue("tasks", PLAIN)
+    first = [NewMessage(payload=1, id="a"), NewMessage(payload=2)]
+    await world.bulk(hub, queue, first, [NewMessage(payload=3, id="c", group="g"), NewMessage(payload=4, group="g")])
+    await hub.close()
+
+
+async def bulk_stream(world: World, hub: AsyncHub) -> None:
+    queue = await hub.queue("tasks", PLAIN)
+    await world.bulk(hub, queue, [NewMessage(payload=1)], epoch=0)
+    await world.bulk(hub, queue, [NewMessage(payload=2)], epoch=1)
+
+
 SCENARIOS: list[Scenario] = [
+    bulk_plain,
+    bulk_strict,
+    bulk_own_ids,
+    bulk_stream,
     enqueue_plain,
     enqueue_own_ids,
     enqueue_strict,
@@ -311,9 +364,11 @@ async def test_a_death_at_any_operation_loses_nothing_and_leaves_nothing(scenari
         assert len(given) == len(set(given)), f"{where}: delivered again after its ack: {given}"
         if not world.purged:
             assert world.durable - world.acked <= set(given) | finished(world), f"{where}: lost"
+        seen = set(given) | world.acked | finished(world) | acked_by_the_dead(world)
+        assert all(job <= seen or not job & seen for job in world.jobs), f"{where}: a job was published in part"
         left = [key for key in world.bucket.snapshot() if not key.endswith(ALWAYS)]
         kinds = {key.split("/")[2] for key in left}
-        assert kinds <= {"hist", "ids"}, f"{where}: left {left}"
+        assert kinds <= {"hist", "ids", "job", "bulk"}, f"{where}: left {left}"
         await forgotten(world, where)
     assert count > 3
 
@@ -329,6 +384,17 @@ def finished(world: World) -> set[Any]:
     return {payload for payload in world.durable if str(payload) in found}
 
 
+def acked_by_the_dead(world: World) -> set[Any]:
+    """What history says has been processed, of the messages of bulk jobs."""
+    found = {
+        record.correlation_id
+        for key, body in world.bucket.snapshot().items()
+        if "/hist/" in key
+        for record in read_records(body)
+    }
+    return {payload for job in world.jobs for payload in job if str(payload) in found}
+
+
 async def forgotten(world: World, where: str) -> None:
     """After the retention nothing is left but the queues themselves."""
     world.clock.moment += 8 * 24 * HOUR
@@ -338,7 +404,13 @@ async def forgotten(world: World, where: str) -> None:
             await (await hub.queue(name)).sweep()
         world.clock.moment += 2 * HOUR
     await hub.close()
-    assert [key for key in world.bucket.snapshot() if not key.endswith(ALWAYS)] == [], where
+    left = [key for key in world.bucket.snapshot() if not key.endswith(ALWAYS)]
+    assert [key for key in left if not kept_for_a_stream(world, key)] == [], where
+
+
+def kept_for_a_stream(world: World, key: str) -> bool:
+    """The record of a stream's last epoch stays, so that no epoch is ever published twice."""
+    return "/job/" in key and BULK.decode(world.bucket.snapshot()[key], key=key).keep
 
 
 async def test_the_dead_do_not_write() -> None:

@@ -21,7 +21,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     file = tmp_path / "brigade.toml"
     values = {int: (2000, 3000, 4000), float: (1.5, 2.5, 3.5), bool: (True, False, True), str: ("a", "b", "c")}
     for setting in SETTINGS:
-        flag, variable, stored = setting.choices[:3] if setting.choices else values[setting.kind]
+        flag, variable, stored = (setting.choices * 2)[:3] if setting.choices else values[setting.kind]
         text = str(stored).lower() if setting.kind is bool else repr(stored).replace("'", '"')
         file.write_text(f"{setting.name.replace('_', '-')} = {text}\n")
         environment = {setting.variable: str(variable)}

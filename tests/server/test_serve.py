@@ -15,7 +15,6 @@ from http_helpers import connected, held
 
 import brigade
 from brigade import Message, NewMessage, StaleLease, StoreUnavailable, Worker
-from brigade.cli.serve import _shown
 from brigade.testing.conformance.harness import eventually
 from brigade.testing.sim import records as r
 from brigade.testing.sim.checker import check
@@ -53,18 +52,6 @@ def test_a_server_that_would_be_open_or_wrong_is_refused(
     run: Callable[..., Done], arguments: tuple[str, ...], why: bytes
 ) -> None:
     assert why in run("serve", *arguments, code=2).stderr
-
-
-@pytest.mark.parametrize(
-    "url, shown",
-    [
-        ("s3://bucket/jobs?secret_key=canary", "s3://bucket/jobs"),
-        ("postgresql://me:canary@host/db?sslmode=require", "postgresql://host/db"),
-        ("file://./jobs", "file://./jobs"),
-    ],
-)
-def test_secrets_of_a_store_are_not_shown(url: str, shown: str) -> None:
-    assert _shown(url) == shown
 
 
 def test_no_server_is_said_so() -> None:

@@ -14,6 +14,7 @@ import click
 from brigade.cli.common import json_option, print_json, say
 from brigade.errors import ConfigError
 from brigade.server.config import SETTINGS, Setting, read_settings
+from brigade.stores.opening import shown_url
 
 __all__ = ["serve"]
 
@@ -70,15 +71,9 @@ def serve(context: click.Context, config: str | None, as_json: bool, **flags: An
 
     def ready(address: str) -> None:
         if as_json:
-            print_json({"url": _shown(made.url), "address": address})
+            print_json({"url": shown_url(made.url), "address": address})
             sys.stdout.flush()
         else:
-            say(f"serving {_shown(made.url)} at {address}", err=True)
+            say(f"serving {shown_url(made.url)} at {address}", err=True)
 
     asyncio.run(serving.serve(made, ready=ready))
-
-
-def _shown(url: str) -> str:
-    """A store's URL without what may be secret: its options, and a password."""
-    scheme, _, place = url.partition("://")
-    return f"{scheme}://{place.partition('?')[0].rpartition('@')[2]}"

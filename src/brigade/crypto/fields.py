@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brigade.crypto.keys import KeySource
-from brigade.crypto.places import place_of
+from brigade.crypto.places import is_staged_for, place_of
 from brigade.crypto.streams import StreamOpener, StreamSealer
 from brigade.crypto.vault import Vault, is_sealed
 from brigade.errors import CannotDecrypt
@@ -59,9 +59,9 @@ class Fields:
         return msgspec.json.decode(self.open_bytes(sealed, place, moved=moved))
 
     def open_bytes(self, sealed: bytes, place: str, *, moved: bool = False) -> bytes:
-        if not moved:
-            return self.vault.open(sealed, place)
         data, carried = self.vault.open_moved(sealed, place)
+        if not moved:
+            return data if is_staged_for(carried, place) else self.vault.open(sealed, place)
         if carried.partition("\0")[0] != place.partition("\0")[0]:
             raise CannotDecrypt(f"{place.replace(chr(0), ' ')} holds something else that was sealed: it was swapped")
         return data

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from brigade.errors import CannotDecrypt
 
-__all__ = ["bind", "binding_of", "crc_of", "place_of", "sealed_queue"]
+__all__ = ["bind", "binding_of", "crc_of", "is_staged_for", "place_of", "sealed_queue", "staged_place"]
+
+_STAGED = "staged-"
 
 
 def place_of(kind: str, queue: str, ref: str) -> str:
     """The place of a field of a message."""
     return f"{kind}\0{queue}\0{ref}"
+
+
+def staged_place(kind: str, queue: str, part: int, place: int) -> str:
+    """The place of a field of a message that has no number yet: a bulk job has staged it."""
+    return place_of(kind, queue, f"{_STAGED}{part}-{place}")
+
+
+def is_staged_for(carried: str, place: str) -> bool:
+    """Whether what was sealed for one place was staged for the queue and the kind of field of the other."""
+    field, separator, _ = place.rpartition("\0")
+    return bool(separator) and carried.startswith(f"{field}\0{_STAGED}")
 
 
 def sealed_queue(queue: str) -> CannotDecrypt:

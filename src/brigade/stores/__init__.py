@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brigade.crypto.fields import Fields
 
 __all__ = [
+    "Block",
     "Failed",
     "JoiningStore",
     "Outgoing",
@@ -27,13 +28,20 @@ __all__ = [
     "PatientStore",
     "ProtectedStore",
     "RepeatingStore",
+    "Same",
+    "ScannedTable",
+    "ScanningStore",
     "Settled",
     "SharingStore",
+    "Staged",
+    "StagingStore",
     "Store",
     "Taker",
     "TokenStore",
     "seating",
 ]
+
+ScannedTable = Literal["messages", "leases", "failed", "history"]
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -72,6 +80,27 @@ class Settled(msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     due_at_ms: int = 0
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """Messages that are durable and that nobody sees yet. Plain data: another process may publish them."""
+
+    count: int
+    at_ms: int
+    detail: bytes
+
+
+class Same(msgspec.Struct, frozen=True):
+    """A column with one value for all rows."""
+
+    value: Any
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Rows as columns: values as the model has them, times in milliseconds."""
+
+    count: int
+    columns: dict[str, list[Any] | Same]
 
 
 class Store(Protocol):
@@ -274,3 +303,42 @@ class JoiningStore(Protocol):
     async def settle_in(
         self, connection: Any, queue: str, settlements: Sequence[Settlement]
     ) -> list[Settled | BrigadeError]: ...
+
+
+@runtime_checkable
+class StagingStore(Protocol):
+    """A store that bulk jobs write to: many processes stage messages, then one publishes them all or none."""
+
+    async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
+        """Make messages durable without showing them to anybody. What is never published goes after a week."""
+        ...
+
+    async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
+        """Show all of it, in this order; returns how many messages that are.
+
+        A job is published once: the second time returns 0, changes nothing and drops what it was given. If the
+        process dies half-way, the next call of that job, or a sweep, completes it. With `epoch` the job is a
+        stream, and each of its epochs is published once, none after a later one.
+        """
+        ...
+
+    async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
+        """Remove what was staged and won't be published. What has been published is left alone."""
+        ...
+
+
+@runtime_checkable
+class ScanningStore(Protocol):
+    """A store whose contents can be looked through by several processes, each its share. No lease is taken.
+
+    `messages` are those in the queue, with their leases; `leases` only those that are leased; `failed` the parked
+    failures; `history` what has finished.
+    """
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        """About `most` pieces of similar size, plain data. Of history, only what was written at `since` or later."""
+        ...
+
+    def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        """The rows of a piece. What ended since it was made is left out."""
+        ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brigade.blobs import Blob, Create, Swap
+from brigade.blobs import Blob, Create, Item, Swap
 from brigade.clock import FOREVER
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.book import Book
@@ -23,9 +23,10 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import Decided, KnownLane, KnownLedger, QueueView
-from brigade.stores.bucket.wire import LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
+from brigade.stores.bucket.wire import BULK, LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
 
 __all__ = [
+    "STAGED_FOR",
     "Account",
     "after_loss",
     "commit",
@@ -40,6 +41,10 @@ __all__ = [
     "remember_lane",
     "with_ledger",
 ]
+
+
+STAGED_FOR = 7 * 24 * 3_600_000
+"""What was staged longer ago is in a queue, or is swept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +220,7 @@ def _repair_lane(env: Env, view: QueueView, lane: str, newest: SegmentName | Non
     if blob is None:
         return None
     items = yield from list_all(f"{view.keys.lane_segments}{lane}/")
+    items += yield from _published(env, view, lane)
     names = [name for item in items if (name := view.keys.parse(item.key)) is not None]
     names.sort(key=lambda name: (name == newest, name))
     contents = yield from side_by_side([read_segment(env, view, name) for name in names])
@@ -234,9 +240,24 @@ def _repair_lane(env: Env, view: QueueView, lane: str, newest: SegmentName | Non
     return value, answer
 
 
+def _published(env: Env, view: QueueView, lane: str) -> Proto[list[Item]]:
+    """The staged segments of a lane whose job was published: its record outlasts what was staged and wasn't."""
+    found: list[Item] = []
+    for item in (yield from list_all(f"{view.keys.bulk}g{lane}-")):
+        try:
+            segment = yield from read(env, SEGMENT, item.key)
+            job = segment[0].source if segment is not None else None
+            record = None if job is None else (yield from read(env, BULK, job))
+        except CorruptObject:
+            continue
+        if record is not None or item.modified + STAGED_FOR <= env.now():
+            found.append(item)
+    return found
+
+
 def read_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Entry | None] | None]:
     """A segment's entries, or None where it is gone, void, or damaged and therefore set aside."""
-    key = view.keys.segment(name)
+    key = view.keys.contents(name)
     try:
         found = yield from read(env, SEGMENT, key)
     except CorruptObject:
@@ -246,6 +267,8 @@ def read_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Ent
         found = None
     if found is None:
         view.forget(name)
+        if name.staged and not name.lane:
+            yield from delete([view.keys.segment(name)])
         return None
     if found[0].void:
         view.forget(name)

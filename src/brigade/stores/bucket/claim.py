@@ -73,17 +73,13 @@ class Seats:
         self.left = self.left[ends[-1] :]
         return parts
 
-    def token(self, secret: str, part: Sequence[int], seat: int) -> str:
-        """The token of one taker. The secret itself is given to nobody, unless they are alone."""
-        token = secret if part.count(seat) == len(part) else digest(secret, str(seat), size=16)
-        self.taker[token] = seat
-        return token
-
     def takers(self, secret: str, part: Sequence[int]) -> list[tuple[str, str]]:
-        """The token and the owner for each message of a part."""
-        if len(set(part)) == 1:
-            return [(self.token(secret, part, part[0]), self.owners[part[0]])] * len(part)
-        return [(self.token(secret, part, seat), self.owners[seat]) for seat in part]
+        """The token and the owner for each message of a part. The secret is given to nobody, unless they are alone."""
+        seats = set(part)
+        alone = len(seats) == 1
+        made = {seat: (secret if alone else digest(secret, str(seat), size=16), self.owners[seat]) for seat in seats}
+        self.taker.update((token, seat) for seat, (token, _) in made.items())
+        return [made[seat] for seat in part]
 
 
 def claim(

@@ -30,7 +30,7 @@ from brigade.stores.bucket.steps import (
 from brigade.stores.bucket.view import KnownLane, QueueView
 from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment
 
-__all__ = ["Draft", "enqueue", "ensure_appended", "give_up_late", "publish"]
+__all__ = ["Draft", "append_all", "batches", "enqueue", "ensure_appended", "give_up_late", "publish"]
 
 GIVE_UP_AFTER = 600.0
 PATIENCE = 2.0
@@ -62,11 +62,11 @@ def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Re
 
 
 def _enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
-    batches = _batches(env, view, drafts)
-    if len(batches) == 1 and not batches[0][0].special:
-        return (yield from _write_batch(env, view, batches[0][0], drafts))
+    made = batches(env, view, drafts)
+    if len(made) == 1 and not made[0][0].special:
+        return (yield from _write_batch(env, view, made[0][0], drafts))
     turns: dict[str, list[tuple[SegmentName, list[int]]]] = {}
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(made):
         turns.setdefault(batch[0].lane or str(number), []).append(batch)
     answers = yield from side_by_side([_in_turn(env, view, drafts, turn) for turn in turns.values()])
     receipts = {place: receipt for answer in answers for place, receipt in answer.items()}
@@ -84,30 +84,37 @@ def _in_turn(
     return receipts
 
 
-def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[SegmentName, list[int]]]:
-    """Which drafts share a segment: same priority, same lane, all plain or all special, within the size limits."""
+def batches(
+    env: Env, view: QueueView, drafts: Sequence[Draft], *, staged: bool = False
+) -> list[tuple[SegmentName, list[int]]]:
+    """Which drafts share a segment: same priority, same lane, all plain or all special, within the size limits.
+
+    Staged messages with ids of the user's own are kept apart from others: they are published another way.
+    """
     policy = view.policy
     groups: dict[tuple[int, str, bool, SegmentName | None, int], list[int]] = {}
-    runs: dict[str, tuple[int, SegmentName | None]] = {}
+    runs: dict[str, tuple[int, SegmentName | None, bool]] = {}
     strict = policy.ordering_guarantee
     for place, draft in enumerate(drafts):
         entry = draft.entry
         if strict or entry.group is not None:
             lane = lane_name(entry.group)
-            run, planned = runs.get(lane, (0, draft.planned))
-            runs[lane] = (run if planned == draft.planned else run + 1, draft.planned)
-            kind = (0, lane, False, draft.planned, runs[lane][0])
+            apart = staged and entry.own_id is not None
+            run, planned, before = runs.get(lane, (0, draft.planned, apart))
+            run += planned != draft.planned or before != apart
+            runs[lane] = (run, draft.planned, apart)
+            kind = (0, lane, False, draft.planned, run)
         else:
-            kind = (entry.priority, "", is_special(entry), draft.planned, 0)
+            kind = (entry.priority, "", is_special(entry), draft.planned, int(staged and entry.own_id is not None))
         members = groups.get(kind)
         if members is None:
             groups[kind] = [place]
         else:
             members.append(place)
-    batches: list[tuple[SegmentName, list[int]]] = []
+    made: list[tuple[SegmentName, list[int]]] = []
     for (priority, lane, special, planned, _), places in groups.items():
         if planned is not None:
-            batches.append((planned, places))
+            made.append((planned, places))
             continue
         if special:
             places.sort(key=lambda place: drafts[place].entry.due)
@@ -121,9 +128,10 @@ def _batches(env: Env, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[S
                 size=len(chunk),
                 lifo=policy.ordering == "lifo",
                 special=special,
+                staged=staged,
             )
-            batches.append((name, chunk))
-    return batches
+            made.append((name, chunk))
+    return made
 
 
 def _chunks(places: list[int], drafts: Sequence[Draft], most: int, most_bytes: int) -> list[list[int]]:
@@ -233,32 +241,40 @@ def ensure_appended(
     env: Env, view: QueueView, name: SegmentName, entries: Sequence[Entry | None], started: float
 ) -> Proto[None]:
     """Append the segment to its lane unless it is there. Twice is harmless: a segment that has ended is gone."""
-    yield from announce_lanes(env, view)
-    key = view.keys.lane(name.lane)
-    segment_id = str(name)
     priority = min((entry.priority for entry in entries if entry is not None), default=5)
-    added = LaneEntry(segment_id, priority, specs_of(entries))
-    known = view.lanes.get(name.lane)
+    group = next((entry.group for entry in entries if entry is not None), None)
+    added = LaneEntry(str(name), priority, specs_of(entries))
+    yield from append_all(env, view, name, group, [added], started)
+
+
+def append_all(
+    env: Env, view: QueueView, last: SegmentName, group: str | None, added: Sequence[LaneEntry], started: float
+) -> Proto[None]:
+    """Append segments to one lane, in one write, those that are not in it; `last` is the last of them."""
+    yield from announce_lanes(env, view)
+    key = view.keys.lane(last.lane)
+    known = view.lanes.get(last.lane)
     current = (known.lane, known.etag) if known and known.lane is not None and known.etag else None
     if current is None:
-        current = yield from read_lane(env, view, name.lane, newest=name)
+        current = yield from read_lane(env, view, last.lane, newest=last)
     while True:
         give_up_late(env, started)
         if current is None:
-            group = next((entry.group for entry in entries if entry is not None), None)
-            lane = Lane(env.ids.nonce(), group, view.policy.ordering == "lifo", [added])
+            lane = Lane(env.ids.nonce(), group, view.policy.ordering == "lifo", list(added))
             answer = yield from write(env, Create(key, LANE.encode(lane)))
         else:
             before, etag = current
-            if any(entry.segment == segment_id for entry in before.entries):
-                view.lanes[name.lane] = KnownLane(etag, before, 0)
+            there = {entry.segment for entry in before.entries}
+            missing = [entry for entry in added if entry.segment not in there]
+            if not missing:
+                view.lanes[last.lane] = KnownLane(etag, before, 0)
                 return
-            lane = Lane(env.ids.nonce(), before.group, before.lifo, [*before.entries, added])
+            lane = Lane(env.ids.nonce(), before.group, before.lifo, [*before.entries, *missing])
             answer = yield from write(env, Swap(key, LANE.encode(lane), etag))
         if not isinstance(answer, Lost):
-            view.lanes[name.lane] = KnownLane(answer, lane, 0)
+            view.lanes[last.lane] = KnownLane(answer, lane, 0)
             return
-        current = yield from read_lane(env, view, name.lane, answer.current, newest=name)
+        current = yield from read_lane(env, view, last.lane, answer.current, newest=last)
 
 
 def announce_lanes(env: Env, view: QueueView) -> Proto[None]:

@@ -63,6 +63,8 @@ def retire(
     for name in names:
         if not name.derived:
             gone.append(view.keys.segment(name))
+        if name.staged and not name.lane:
+            gone.append(view.keys.staged(name))
         for place, entry in enumerate(contents.get(name, ())):
             if entry is not None and entry.payload is None:
                 gone.append(view.keys.blob(f"{name}-{place}"))

@@ -19,7 +19,7 @@ from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.steps import Env, delete
 from brigade.stores.bucket.view import QueueView
 
-__all__ = ["take_in"]
+__all__ = ["inline_drafts", "take_in"]
 
 
 async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Outgoing]) -> list[Draft]:
@@ -38,6 +38,16 @@ async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Ou
             with contextlib.suppress(BrigadeError):
                 await perform(delete(keys), blobs)
         raise
+    return drafts
+
+
+def inline_drafts(view: QueueView, messages: Sequence[Outgoing], now: int) -> list[Draft]:
+    """Drafts of messages whose payloads are all at hand, and stay in their segments whatever their size."""
+    drafts: list[Draft] = []
+    for message in messages:
+        if not isinstance(message.payload, bytes):
+            raise TypeError("a staged message's payload is bytes, not a stream")
+        drafts.append(_small(view, message, message.payload, now))
     return drafts
 
 

@@ -11,6 +11,8 @@ q/<queue>/blob/<message>                   payloads too large for a segment
 q/<queue>/state/<message>                  workflow state
 q/<queue>/ids/<hash>                       markers of messages enqueued under the user's own id
 q/<queue>/hist/date=<date>/<time>-<uid>-<counts>.jsonl.gz
+q/<queue>/bulk/<segment>                   staged segments: written by a bulk job, seen when it is published
+q/<queue>/job/<hash>                       what a bulk job has decided to publish, and whether that is done
 auth/token/<id>                            tokens of servers, hashed
 corrupt/<key>                              damaged objects, set aside
 """
@@ -29,7 +31,7 @@ __all__ = ["TOKENS", "QueueKeys", "SegmentName", "lane_name", "parse_message_ref
 
 TOKENS = "auth/token/"
 STRICT_LANE = "0" * 16
-_SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[fld][ps])-([0-9]{1,5})")
+_SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[flFLd][ps])-([0-9]{1,5})")
 _HISTORY = re.compile(r"([0-9]{14})-([0-9a-f]+)-([0-9]+)s([0-9]+)f([0-9]+)d\.jsonl\.gz")
 
 
@@ -44,8 +46,9 @@ class SegmentName(NamedTuple):
     `uid` is a sequence number within the millisecond, randomness, then two letters. The first: `f` or `l` for
     the direction of time (lifo counts it backwards), `d` for a derived name: a step that may be repeated makes
     the same one, so the segment is voided, not deleted, when it ends, and the sweeper takes the void away an
-    hour later. The second: `p` plain, or `s` special: some message has its own due time, ttl, attempts or
-    id, so a claimer reads the segment before it makes the ledger.
+    hour later. `F` and `L` are `f` and `l` of a staged segment, whose messages lie under `bulk/`. The second:
+    `p` plain, or `s` special: some message has its own due time, ttl, attempts or id, so a claimer reads the
+    segment before it makes the ledger.
     """
 
     priority: int
@@ -56,13 +59,24 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def make(
-        cls, ids: Ids, *, now: int, due: int, priority: int, lane: str, size: int, lifo: bool, special: bool
+        cls,
+        ids: Ids,
+        *,
+        now: int,
+        due: int,
+        priority: int,
+        lane: str,
+        size: int,
+        lifo: bool,
+        special: bool,
+        staged: bool = False,
     ) -> SegmentName:
         moment, sequence = ids.tick(now)
         order = max(due, moment)
         if lifo:
             order, sequence = FOREVER - order, 0xFFFF - sequence
-        uid = f"{sequence:04x}{ids.bits(48):012x}{'l' if lifo else 'f'}{'s' if special else 'p'}"
+        direction = "fFlL"[2 * lifo + staged]
+        uid = f"{sequence:04x}{ids.bits(48):012x}{direction}{'s' if special else 'p'}"
         return cls(priority, lane, order, uid, size)
 
     @classmethod
@@ -85,7 +99,11 @@ class SegmentName(NamedTuple):
 
     @property
     def lifo(self) -> bool:
-        return self.uid[-2] == "l"
+        return self.uid[-2] in "lL"
+
+    @property
+    def staged(self) -> bool:
+        return self.uid[-2] in "FL"
 
     @property
     def derived(self) -> bool:
@@ -144,10 +162,15 @@ class QueueKeys:
         self.states = f"{self.root}state/"
         self.markers = f"{self.root}ids/"
         self.history = f"{self.root}hist/"
+        self.bulk = f"{self.root}bulk/"
+        self.jobs = f"{self.root}job/"
         self.paused_flag = f"{self.segments}!paused"
         self.lanes_flag = f"{self.segments}!lanes"
 
     def segment(self, name: SegmentName) -> str:
+        """What shows that the segment is there: itself, or, where it was staged and is in no lane, a stub."""
+        if name.lane and name.staged:
+            return self.staged(name)
         if name.lane:
             return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.size}"
         return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
@@ -157,6 +180,16 @@ class QueueKeys:
         if name.lane:
             return self.lanes + name.lane
         return f"{self.ledgers}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
+
+    def contents(self, name: SegmentName) -> str:
+        """The object that has the segment's messages."""
+        return self.staged(name) if name.staged else self.segment(name)
+
+    def staged(self, name: SegmentName) -> str:
+        return f"{self.bulk}{name}"
+
+    def job(self, job: str) -> str:
+        return self.jobs + digest("job", job, size=16)
 
     def lane(self, lane: str) -> str:
         return self.lanes + lane
@@ -183,9 +216,11 @@ class QueueKeys:
         return f"{self.history}date={day}/{max(at, 0):014d}"
 
     def parse(self, key: str) -> SegmentName | None:
-        """The segment whose segment or ledger key this is."""
+        """The segment whose segment, staged segment or ledger key this is."""
         if key.startswith(self.lane_segments):
             return SegmentName.parse("g" + key[len(self.lane_segments) :].replace("/", "-", 1))
+        if key.startswith(self.bulk):
+            return SegmentName.parse(key[len(self.bulk) :])
         for prefix in (self.segments, self.ledgers):
             if key.startswith(prefix):
                 return SegmentName.parse(key[len(prefix) :].replace("/", "-", 1))

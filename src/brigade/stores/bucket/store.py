@@ -38,14 +38,14 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
-from brigade.stores.bucket import admin, browse, inspect, records, state
+from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
+from brigade.stores.bucket import admin, browse, bulk, inspect, records, scan, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, load
 from brigade.stores.bucket.convert import SettleGroup, entry_of, held_by, messages_of, to_change
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
-from brigade.stores.bucket.incoming import take_in
+from brigade.stores.bucket.incoming import inline_drafts, take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.override import override
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
@@ -55,6 +55,7 @@ from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.sweep import sweep
 from brigade.stores.bucket.tokens import KnownTokens, drop_token, list_tokens, write_token
 from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import BulkPart
 from brigade.stores.operating import Action, Match
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
@@ -75,6 +76,8 @@ RESULT_LIMIT = 4096
 RESULTS_LIMIT = 64 * 1024
 UNREADABLE_FOR = 60.0
 """Seconds before messages that could not be opened are handed out again."""
+_parts = msgspec.msgpack.Encoder()
+_read_parts = msgspec.msgpack.Decoder(list[BulkPart])
 
 
 class BucketStore:
@@ -86,8 +89,8 @@ class BucketStore:
         self._queues: dict[str, HeldQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self._tokens: KnownTokens = {}
         self.pace = Pace()
+        self._tokens: KnownTokens = {}
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -471,6 +474,45 @@ class BucketStore:
             "orphans": done.orphans,
             "expired": done.expired,
         }
+
+    async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
+        held = await self._queue(queue)
+        now = self.env.now()
+        drafts = inline_drafts(held.view, messages, now)
+        parts = await self.run(bulk.stage(self.env, held.view, job, drafts))
+        return Staged(len(drafts), now, _parts.encode(parts))
+
+    async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
+        held = await self._queue(queue)
+        count = await self.run(
+            bulk.publish_job(
+                self.env,
+                held.view,
+                job,
+                epoch or 0,
+                [part for one in staged for part in _read_parts.decode(one.detail)],
+                since=min((one.at_ms for one in staged), default=self.env.now()),
+                count=sum(one.count for one in staged),
+                keep=epoch is not None,
+            )
+        )
+        held.wake()
+        return count
+
+    async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
+        held = await self._queue(queue)
+        parts = [part for one in staged for part in _read_parts.decode(one.detail)]
+        await self.run(bulk.discard(self.env, held.view, job, parts))
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        held = await self._queue(queue)
+        return await self.run(scan.pieces(held.view, table, most, since))
+
+    async def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        held = await self._queue(queue)
+        for step in scan.steps(self.env, held.view, table, piece):
+            for block in await self.run(step):
+                yield block
 
     def requests(self) -> dict[str, int]:
         return self._blobs.requests()

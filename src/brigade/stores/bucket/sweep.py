@@ -25,6 +25,7 @@ from brigade.stores.bucket.accounts import (
     read_segment,
 )
 from brigade.stores.bucket.book import Book
+from brigade.stores.bucket.bulk import sweep_jobs, sweep_staged
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import decide_head, drop_from_lane
@@ -58,7 +59,9 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
     ledgers = yield from list_all(view.keys.ledgers)
     segments = yield from list_all(view.keys.segments)
     lane_segments = yield from list_all(view.keys.lane_segments)
+    staged = yield from list_all(view.keys.bulk)
     done.live = {str(name) for item in (*segments, *lane_segments) if (name := view.keys.parse(item.key)) is not None}
+    done.live |= {str(name) for item in staged if (name := view.keys.parse(item.key)) is not None and name.lane}
     yield from _sweep_ledgers(env, view, ledgers, segments, done)
     yield from _sweep_lanes(env, view, lane_segments, done)
     if view.unmoved:
@@ -69,6 +72,8 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
         yield from _sweep_beside(env, view, parked, done)
     yield from _sweep_markers(env, view, done)
     yield from _sweep_history(env, view, done)
+    done.expired += yield from sweep_jobs(env, view)
+    done.orphans += yield from sweep_staged(env, view, staged)
     return done
 
 

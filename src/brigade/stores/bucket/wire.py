@@ -10,6 +10,7 @@ from brigade.codec import Format
 from brigade.model import FailureInfo
 
 __all__ = [
+    "BULK",
     "LANE",
     "LEDGER",
     "MARKER",
@@ -17,6 +18,8 @@ __all__ = [
     "SEGMENT",
     "STATE",
     "VOID_SIZE",
+    "Bulk",
+    "BulkPart",
     "End",
     "Entry",
     "GrantRow",
@@ -163,6 +166,30 @@ class Parked(msgspec.Struct, array_like=True):
     moving: dict[int, str] = {}
 
 
+class BulkPart(msgspec.Struct, array_like=True):
+    """A staged segment, with what a lane has to know of it. `own` says that some message has an id of its own."""
+
+    name: str
+    own: bool = False
+    group: str | None = None
+    priority: int = 5
+    specs: list[Spec] | None = None
+
+
+class Bulk(msgspec.Struct, array_like=True):
+    """What a bulk job publishes. While `parts` are there, whoever finds it makes them seen; then it is done.
+
+    `epoch` counts the batches of a stream, which are published once each and in order; `keep` says that the
+    record of the last one stays.
+    """
+
+    nonce: str
+    epoch: int
+    count: int
+    parts: list[BulkPart]
+    keep: bool = False
+
+
 class StateDoc(msgspec.Struct, array_like=True):
     """Workflow state of a message: any value, as JSON."""
 
@@ -179,4 +206,5 @@ LEDGER: Format[Ledger] = Format("L", Ledger)
 LANE: Format[Lane] = Format("N", Lane)
 MARKER: Format[Marker] = Format("M", Marker)
 PARKED: Format[Parked] = Format("P", Parked)
+BULK: Format[Bulk] = Format("B", Bulk)
 STATE: Format[StateDoc] = Format("W", StateDoc)

@@ -22,7 +22,7 @@ from brigade.errors import BrigadeError, ConfigError, PermissionDenied, StoreUna
 from brigade.ids import Ids
 from brigade.stores.postgres.adapt import adapt
 from brigade.stores.postgres.queries import Queries
-from brigade.stores.postgres.steps import COPY_TYPES, Again, Ask, Copy, Rows, Steps
+from brigade.stores.postgres.steps import Again, Ask, Copy, Rows, Steps
 
 __all__ = ["PATIENCE", "Link", "explained"]
 
@@ -194,7 +194,7 @@ class Link:
         self.requests[asked.name] += 1
         text: Any = self.queries.text(asked.name)
         async with conn.cursor().copy(text) as copy:
-            copy.set_types(COPY_TYPES)
+            copy.set_types(asked.types)
             for row in asked.rows:
                 await copy.write_row(row)
         return []

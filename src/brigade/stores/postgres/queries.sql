@@ -932,6 +932,8 @@ WITH gone AS (DELETE FROM {schema}.queues WHERE id = %(queue)s),
 live AS (DELETE FROM {schema}.messages WHERE queue_id = %(queue)s RETURNING blob),
 parked AS (DELETE FROM {schema}.parked WHERE queue_id = %(queue)s RETURNING blob),
 lanes AS (DELETE FROM {schema}.lanes WHERE queue_id = %(queue)s),
+staged AS (DELETE FROM {schema}.staged WHERE queue_id = %(queue)s),
+jobs AS (DELETE FROM {schema}.jobs WHERE queue_id = %(queue)s),
 ids AS (DELETE FROM {schema}.own_ids WHERE queue_id = %(queue)s),
 counts AS (DELETE FROM {schema}.counts WHERE queue_id = %(queue)s),
 states AS (DELETE FROM {schema}.states WHERE queue_id = %(queue)s)
@@ -1059,6 +1061,120 @@ gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: stage_part
+-- The server's time, if the queue is there, and whether this part was staged.
+SELECT {schema}.now_ms(), EXISTS (SELECT FROM {schema}.staged s WHERE s.part = %(part)s)
+FROM {schema}.queues q WHERE q.id = %(queue)s;
+
+-- name: copy_staged
+-- Write messages that nobody sees yet.
+COPY {schema}.staged (
+    part, place, staged_at, due_at, ttl_ms, size, queue_id, max_attempts, priority, lane, group_name, own_id,
+    correlation_id, content_type, attributes, payload)
+FROM STDIN (FORMAT BINARY);
+
+-- name: take_job
+-- Decide that a job is published: once, and of a stream's batches none after a later one.
+INSERT INTO {schema}.jobs AS j (queue_id, job, epoch, token, published_at, keep)
+VALUES (%(queue)s, %(job)s, %(epoch)s, %(token)s, {schema}.now_ms(), %(keep)s)
+ON CONFLICT (queue_id, job) DO UPDATE
+SET epoch = excluded.epoch, token = excluded.token, published_at = excluded.published_at
+WHERE j.epoch < excluded.epoch
+RETURNING token;
+
+-- name: find_job
+-- Who published a job.
+SELECT token FROM {schema}.jobs WHERE queue_id = %(queue)s AND job = %(job)s;
+
+-- name: look_at_parts
+-- How many messages the parts have, which lanes they join, and whether somebody waits for them.
+SELECT count(s.part), array_agg(DISTINCT s.lane) FILTER (WHERE s.lane IS NOT NULL),
+       (SELECT waiting_until > {schema}.now_ms() FROM {schema}.queues WHERE id = %(queue)s)
+FROM unnest(%(parts)s::bigint[]) AS w (part) JOIN {schema}.staged s ON s.part = w.part;
+
+-- name: publish_parts
+-- Move staged messages into the queue, in the order of the parts; one whose own id is taken is left out.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
+ordered AS MATERIALIZED (
+    SELECT s.*
+    FROM unnest(%(parts)s::bigint[]) WITH ORDINALITY AS w (part, turn) JOIN {schema}.staged s ON s.part = w.part
+    ORDER BY w.turn, s.place
+),
+numbered AS MATERIALIZED (SELECT nextval('{schema}.message_ids') AS id, o.* FROM ordered o),
+taken AS (
+    INSERT INTO {schema}.own_ids (queue_id, own_id, message_id, taken_at, correlation_id)
+    SELECT %(queue)s, f.own_id, f.id, c.now, coalesce(f.correlation_id, f.own_id)
+    FROM (
+        SELECT DISTINCT ON (n.own_id COLLATE "C") n.own_id, n.id, n.correlation_id
+        FROM numbered n WHERE n.own_id IS NOT NULL ORDER BY n.own_id COLLATE "C", n.id
+    ) f, clock c
+    ON CONFLICT (queue_id, own_id) DO NOTHING
+    RETURNING message_id
+)
+INSERT INTO {schema}.messages (
+    id, due_at, enqueued_at, batch, lapse_at, ttl_ms, size, queue_id, max_attempts, priority, lane, group_name, own_id,
+    correlation_id, content_type, attributes, payload)
+SELECT n.id, greatest(n.due_at, c.now), c.now, %(batch)s, greatest(n.due_at, c.now) + coalesce(n.ttl_ms, q.ttl_ms),
+       n.ttl_ms, n.size, n.queue_id, n.max_attempts, n.priority, n.lane, n.group_name, n.own_id, n.correlation_id,
+       n.content_type, n.attributes, n.payload
+FROM numbered n, {schema}.queues q, clock c
+WHERE q.id = %(queue)s AND (n.own_id IS NULL OR n.id IN (SELECT message_id FROM taken));
+
+-- name: drop_parts
+-- Remove staged messages.
+DELETE FROM {schema}.staged WHERE part = ANY (%(parts)s::bigint[]);
+
+-- name: sweep_staged
+-- Staged messages that no job will publish any more, and the records of jobs that are long over.
+WITH gone AS (
+    DELETE FROM {schema}.staged WHERE queue_id = %(queue)s AND staged_at < %(before)s RETURNING 1
+),
+over AS (
+    DELETE FROM {schema}.jobs WHERE queue_id = %(queue)s AND published_at < %(before)s AND NOT keep
+)
+SELECT count(*) FROM gone;
+
+-- name: extent
+-- The lowest and the highest number of a queue's live messages, and how many there are.
+SELECT min(id), max(id), count(*) FROM {schema}.messages WHERE queue_id = %(queue)s;
+
+-- name: extent_leased
+-- The same of those that are leased.
+SELECT min(id), max(id), count(*) FROM {schema}.messages WHERE queue_id = %(queue)s AND state = 'in_flight';
+
+-- name: extent_parked
+-- The same of parked failures.
+SELECT min(id), max(id), count(*) FROM {schema}.parked WHERE queue_id = %(queue)s;
+
+-- name: extent_ended
+-- The same of what has finished since then.
+SELECT min(id), max(id), count(*) FROM {schema}.history WHERE queue_id = %(queue)s AND finished_at >= %(since)s;
+
+-- name: scan_live
+-- Live messages in a range of numbers.
+SELECT {seen}, m.claimed_at
+FROM {schema}.messages m, {schema}.queues q
+WHERE m.id >= %(low)s AND m.id < %(high)s AND m.queue_id = %(queue)s AND q.id = %(queue)s
+  AND (NOT %(leased)s OR m.state = 'in_flight')
+ORDER BY m.id;
+
+-- name: scan_parked
+-- Parked failures in a range of numbers.
+SELECT p.id, p.payload, p.content_type, p.size, p.priority, p.correlation_id, p.own_id, p.attributes::text,
+       p.group_name, p.failure::text
+FROM {schema}.parked p
+WHERE p.id >= %(low)s AND p.id < %(high)s AND p.queue_id = %(queue)s
+ORDER BY p.id;
+
+-- name: scan_ended
+-- What has finished since then, in a range of numbers.
+SELECT h.id, h.own_id, h.outcome, h.priority, h.enqueued_at, h.due_at, h.finished_at, h.log::text, h.claimed_at,
+       h.owner, h.version, h.attempts, h.max_attempts, h.content_type, h.size, h.correlation_id, h.group_name,
+       h.attributes::text, h.reason, h.error, h.result::text, h.dead_letter_queue, h.failure::text
+FROM {schema}.history h
+WHERE h.id >= %(low)s AND h.id < %(high)s AND h.queue_id = %(queue)s AND h.finished_at >= %(since)s
+ORDER BY h.id;
 
 -- name: write_token
 -- Keep a token under a new id; no row where the id is taken.

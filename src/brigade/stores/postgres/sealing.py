@@ -7,7 +7,7 @@ be at home.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,6 +18,7 @@ from brigade.codec import SEALED
 from brigade.crypto.places import place_of
 from brigade.errors import CannotDecrypt
 from brigade.model import FailedMessage, FailureInfo, Message, MessageInfo
+from brigade.stores import Block
 from brigade.stores.postgres.enqueue import Draft
 from brigade.stores.postgres.settle import Change
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SEALED_TEXT",
     "Opened",
+    "open_block",
     "open_failed",
     "open_info",
     "open_messages",
@@ -101,6 +103,65 @@ def open_info(fields: Fields | None, info: MessageInfo, moved: bool) -> MessageI
 def open_failed(fields: Fields | None, message: FailedMessage) -> FailedMessage:
     """A parked failure with its contents."""
     return _open(fields, message, message.id, True)
+
+
+def open_block(fields: Fields | None, queue: str, block: Block) -> Block:
+    """Rows of a table with their contents. They are only looked at, so each may carry any place of its kind."""
+    columns = dict(block.columns)
+
+    def change(name: str, open_one: Callable[[Any, str, int], Any]) -> None:
+        values = columns.get(name)
+        if isinstance(values, list):
+            refs = _refs(columns, block.count)
+            columns[name] = [
+                one if one is None else open_one(one, ref, place)
+                for place, (one, ref) in enumerate(zip(values, refs, strict=True))
+            ]
+
+    def open_text(text: Any, ref: str, _: int, kind: str = "error") -> Any:
+        if not isinstance(text, str) or not text.lstrip('"').startswith(SEALED_TEXT):
+            return text
+        known = _needed(fields, ref)
+        if text.startswith('"'):
+            return known.open_text(msgspec.json.decode(text), place_of(kind, queue, ref), moved=True)
+        return known.open_text(text, place_of(kind, queue, ref), moved=True)
+
+    def open_payload(body: bytes, ref: str, place: int) -> bytes:
+        sizes = columns["size"]
+        if not isinstance(sizes, list) or len(body) == sizes[place]:
+            return body
+        return _needed(fields, ref).open_bytes(body, place_of("payload", queue, ref), moved=True)
+
+    def open_attributes(value: Any, ref: str, _: int) -> Any:
+        if not isinstance(value, str):
+            return value
+        return _needed(fields, ref).open_json(value, place_of("attributes", queue, ref), moved=True)
+
+    def open_attempts(attempts: Any, ref: str, place: int) -> Any:
+        if isinstance(attempts, int):
+            return attempts
+        return [replace(one, error=open_text(one.error, ref, place)) if one.error else one for one in attempts]
+
+    def open_story(story: FailureInfo, ref: str, _: int) -> FailureInfo:
+        if story.error is None or not story.error.startswith(SEALED_TEXT):
+            return story
+        return _told(_needed(fields, ref).open_text, story)
+
+    change("payload", open_payload)
+    change("attributes", open_attributes)
+    change("error", open_text)
+    change("result", lambda text, ref, place: open_text(text, ref, place, "result"))
+    change("attempts", open_attempts)
+    change("failure", open_story)
+    change("origin", open_story)
+    return Block(block.count, columns)
+
+
+def _refs(columns: Mapping[str, Any], count: int) -> list[str]:
+    for name in ("ref", "id"):
+        if isinstance(columns.get(name), list):
+            return columns[name]
+    return [""] * count
 
 
 def open_state(fields: Fields | None, queue: str, ref: str, value: bytes) -> bytes:

@@ -31,18 +31,20 @@ class Ask:
     lifo: bool = False
 
 
+COPY_TYPES = (
+    *("int8",) * 7,
+    *("int4", "int4", "int2", "text", "text", "text", "text", "bytea"),
+)
+"""The types of the columns that `copy_messages` writes. JSON goes as text, which is how the server takes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Rows that go into a table by COPY."""
 
     name: str
     rows: Rows
+    types: tuple[str, ...] = COPY_TYPES
 
-
-COPY_TYPES = (
-    *("int8",) * 7,
-    *("int4", "int4", "int2", "text", "text", "text", "json", "bytea"),
-)
-"""The types of the columns that `copy_messages` writes."""
 
 Steps = Generator[Ask | Copy, Rows, T]

@@ -19,9 +19,9 @@ from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
 from brigade.model import FailedMessage, Grant, Message, MessageInfo, Receipt, Release, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.stores import Failed, Outgoing, Pace, Settled, Taker, seating
+from brigade.stores import Block, Failed, Outgoing, Pace, ScannedTable, Settled, Staged, Taker, seating
 from brigade.stores.operating import Action, Match
-from brigade.stores.postgres import inspect, operate, queues
+from brigade.stores.postgres import bulk, inspect, operate, queues, scan
 from brigade.stores.postgres.adapt import Numbers, Tokens
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Seal, Written, enqueue, find_batch, is_plain
@@ -33,7 +33,7 @@ from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
 from brigade.stores.postgres.payloads import one, read_payload, take_in
 from brigade.stores.postgres.queries import Queries
-from brigade.stores.postgres.sealing import open_messages, open_state, seal_change, seal_drafts
+from brigade.stores.postgres.sealing import open_block, open_messages, open_state, seal_change, seal_drafts
 from brigade.stores.postgres.settle import NOT_SETTLED, Answer, Change, Outcome, needs_transaction, settle, to_change
 from brigade.stores.postgres.steps import Ask, Rows, Steps
 from brigade.stores.postgres.sweep import decide_all, sweep_leftovers
@@ -604,6 +604,51 @@ class PostgresStore:
         dropped = await tend_partitions(self.link, self.schema)
         held.swept_at = self.clock.monotonic()
         return {"finished": 0, "decided": len(won.failures), "orphans": orphans, "expired": expired + dropped}
+
+    async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
+        held = await self._queue(queue)
+        part = self.ids.bits(62) + 1
+        now = await self.link.run(
+            lambda doubt: bulk.stage(queue, held.id, held.policy, part, messages, self._fields, doubt=doubt),
+            atomic=True,
+        )
+        return Staged(len(messages), now, str(part).encode())
+
+    async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
+        held = await self._queue(queue)
+        token = self.ids.bits(62) + 1
+        published = await self.link.run(
+            lambda _: bulk.publish(
+                queue,
+                held.id,
+                job,
+                [int(one.detail) for one in staged],
+                count=sum(one.count for one in staged),
+                epoch=epoch or 0,
+                keep=epoch is not None,
+                token=token,
+                lifo=held.lifo,
+            ),
+            atomic=True,
+        )
+        held.forget()
+        held.wake()
+        if published.awaited:
+            self._tell(held.id)
+        return published.count
+
+    async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
+        await self.link.run(lambda _: bulk.discard([int(one.detail) for one in staged]))
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        held = await self._queue(queue)
+        return await self.link.run(lambda _: scan.pieces(held.id, table, most, since))
+
+    async def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        held = await self._queue(queue)
+        block = await self.link.run(lambda _: scan.scan(queue, held.id, table, piece))
+        if block is not None:
+            yield open_block(self._fields, queue, block)
 
     def requests(self) -> dict[str, int]:
         return dict(self.link.requests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brigade.clock import to_ms
 from brigade.policy import QueuePolicy
+from brigade.stores.postgres.bulk import STAGED_FOR
 from brigade.stores.postgres.claim import Taking, Won, claim_lanes, decide
 from brigade.stores.postgres.steps import Ask, Steps
 
@@ -32,6 +33,7 @@ def sweep_leftovers(queue_id: int, policy: QueuePolicy, now: int) -> Steps[tuple
         ("sweep_strays", {"before": young}),
     ):
         orphans += (yield Ask(name, params))[0][0]
+    orphans += (yield Ask("sweep_staged", {"queue": queue_id, "before": now - STAGED_FOR}))[0][0]
     kept_ids = now - max(to_ms(policy.retention), LEFTOVER_AGE)
     expired: int = (yield Ask("sweep_ids", {"queue": queue_id, "before": kept_ids}))[0][0]
     yield Ask("fold_counts", {"queue": queue_id, "slot": None})

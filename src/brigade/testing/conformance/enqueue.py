@@ -181,3 +181,10 @@ async def test_an_enqueue_that_is_cancelled_does_not_harm_the_others(harness: Ha
     assert len(durable) >= 19
     found = await drain(queue, len(durable))
     assert set(durable) <= set(values(found))
+
+
+async def test_many_messages_keep_their_attributes(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue_many([NewMessage(payload=place, attributes={"n": [place]}) for place in range(50)])
+    found = await drain(queue, 50)
+    assert {message.data: message.attributes for message in found} == {place: {"n": [place]} for place in range(50)}

@@ -113,4 +113,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Under its own name: the pool's processes can't find functions of a module that is called `__main__`.
+    from brigade.testing.sim.__main__ import main as named
+
+    sys.exit(named())

@@ -21,7 +21,7 @@ from brigade.testing.sim import records as r
 from brigade.testing.sim.process import Process
 from brigade.testing.sim.scenario import JOBS
 
-__all__ = ["Held", "deliver", "producer", "settle_told", "together", "worker"]
+__all__ = ["Held", "deliver", "enqueue_told", "producer", "settle_told", "together", "worker"]
 
 PLANS = ("ack", "release", "extend", "forget", "late", "nack", "reject")
 WEIGHTS = (60, 6, 10, 5, 6)
@@ -54,7 +54,7 @@ def producer(process: Process) -> Proto[None]:
             place = rng.randrange(len(drafts))
             drafts[place] = yield from _apart(process, drafts[place])
         for tries in range(3):
-            sent = yield from _enqueue(process, drafts if tries == 0 else own)
+            sent = yield from enqueue_told(process, drafts if tries == 0 else own)
             if sent or not own:
                 break
             yield Sleep(rng.uniform(0, 1))
@@ -115,7 +115,8 @@ def _apart(process: Process, draft: Draft) -> Proto[Draft]:
     return Draft(apart, name)
 
 
-def _enqueue(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
+def enqueue_told(process: Process, drafts: Sequence[Draft]) -> Proto[bool]:
+    """Enqueue and note what was meant and what was answered."""
     world = process.world
     call = world.call()
     for draft in drafts:

@@ -83,19 +83,24 @@ class Storage:
         if isinstance(op, DeleteIf) and not self._conditional_delete:
             return UNSUPPORTED
         answer = self._bucket.apply(op)
-        match op:
-            case Create(key, body) | Swap(key, body, _):
-                if isinstance(answer, str):
-                    self._witness.wrote(key, body, self._clock.now())
-            case DeleteIf(key, _):
-                if isinstance(answer, str):
-                    self._witness.wrote(key, None, self._clock.now())
-            case Delete(keys):
-                for key in keys:
-                    self._witness.wrote(key, None, self._clock.now())
-            case Get() | List() | Copy():
-                pass
+        witness_write(self._witness, op, answer, self._clock.now())
         return answer
+
+
+def witness_write(witness: Witness, op: Op, answer: object, at: int) -> None:
+    """Tell the witness what an operation has changed."""
+    match op:
+        case Create(key, body) | Swap(key, body, _):
+            if isinstance(answer, str):
+                witness.wrote(key, body, at)
+        case DeleteIf(key, _):
+            if isinstance(answer, str):
+                witness.wrote(key, None, at)
+        case Delete(keys):
+            for key in keys:
+                witness.wrote(key, None, at)
+        case Get() | List() | Copy():
+            pass
 
 
 def describe(op: Op) -> str:

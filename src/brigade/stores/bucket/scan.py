@@ -1,0 +1,209 @@
+"""Looking through a whole queue in pieces, by columns: what Spark reads. No lease is taken, nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from brigade.errors import CorruptObject
+from brigade.stores import Block, Same, ScannedTable
+from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
+from brigade.stores.bucket.book import LEASED, PURGED, Book, state_of
+from brigade.stores.bucket.history import Record, opened, read_file
+from brigade.stores.bucket.keys import HistoryName, SegmentName
+from brigade.stores.bucket.specs import specs_of
+from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import PARKED, VOID_SIZE, Entry
+
+__all__ = ["pieces", "steps"]
+
+T = TypeVar("T")
+TOGETHER = 8
+"""So many objects are read at a time: memory holds no more."""
+
+
+class Piece(msgspec.Struct, array_like=True):
+    """Part of a table: segments, and whether each has a ledger; or lanes; or other objects."""
+
+    segments: list[tuple[str, bool]] = []
+    lanes: list[str] = []
+    keys: list[str] = []
+
+
+_piece = msgspec.msgpack.Decoder(Piece)
+_COLUMNS = [field for field in Record.__struct_fields__ if field not in ("queue", "sealed")]
+
+
+def pieces(view: QueueView, table: ScannedTable, most: int, since: int) -> Proto[list[bytes]]:
+    """What there is to read, in about `most` shares."""
+    keys = view.keys
+    if table == "history":
+        items = yield from list_all(keys.history, keys.history_after(since) if since else "")
+        named = [name for item in items if (name := HistoryName.parse(item.key)) is not None]
+        weights = [name.succeeded + name.failed + name.dead for name in named]
+        return _packed([Piece(keys=[name.key for name in part]) for part in _shares(named, weights, most)])
+    if table == "failed":
+        items = yield from list_all(keys.failed)
+        parts = _shares([item.key for item in items], [item.size for item in items], most)
+        return _packed([Piece(keys=part) for part in parts])
+    items = yield from list_all(keys.segments)
+    names = [name for item in items if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
+    used = {item.key for item in (yield from list_all(keys.ledgers))}
+    listed = [(str(name), keys.ledger(name) in used) for name in names]
+    if table == "leases":
+        listed = [one for one in listed if one[1]]
+    made = [Piece(part) for part in _shares(listed, [int(one[0].rpartition("-")[2]) for one in listed], most)]
+    lanes = [item.key[len(keys.lanes) :] for item in (yield from list_all(keys.lanes))]
+    made += [Piece(lanes=part) for part in _shares(lanes, [1] * len(lanes), most)]
+    return _packed(made)
+
+
+def _packed(made: Sequence[Piece]) -> list[bytes]:
+    return [msgspec.msgpack.encode(piece) for piece in made]
+
+
+def _shares(items: Sequence[T], weights: Sequence[int], most: int) -> list[list[T]]:
+    """The items in order, cut into at most `most` runs of similar weight."""
+    share = sum(weights) / max(most, 1)
+    runs: list[list[T]] = []
+    weight = 0.0
+    for item, added in zip(items, weights, strict=True):
+        if not runs or weight >= share * len(runs):
+            runs.append([])
+        runs[-1].append(item)
+        weight += added
+    return runs
+
+
+def steps(env: Env, view: QueueView, table: ScannedTable, piece: bytes) -> Iterator[Proto[list[Block]]]:
+    """What has to be run to read a piece, a few objects at a time."""
+    part = _piece.decode(piece)
+    leases = table == "leases"
+    for lane in part.lanes:
+        yield _scan_lane(env, view, lane, leases)
+    for start in range(0, len(part.segments), TOGETHER):
+        yield _together([_scan_segment(env, view, *one, leases) for one in part.segments[start : start + TOGETHER]])
+    for start in range(0, len(part.keys), TOGETHER):
+        scan = _scan_history if table == "history" else _scan_parked
+        yield _together([scan(env, key) for key in part.keys[start : start + TOGETHER]])
+
+
+def _together(parts: Sequence[Proto[Block | None]]) -> Proto[list[Block]]:
+    blocks = yield from side_by_side(parts)
+    return [block for block in blocks if block is not None]
+
+
+def _scan_segment(env: Env, view: QueueView, segment: str, used: bool, leases: bool) -> Proto[Block | None]:
+    name = SegmentName.parse(segment)
+    if name is None:
+        return None
+    account = (yield from open_account(env, view, name, cached=False)) if used else None
+    entries = yield from read_segment(env, view, name)
+    if entries is None:
+        return None
+    book = Book(account.ledger) if account else None
+    if book is None and name.special:
+        book = Book.fresh(name.size, specs_of(entries))
+    return _block(view, name, entries, book, leases)
+
+
+def _scan_lane(env: Env, view: QueueView, lane: str, leases: bool) -> Proto[list[Block]]:
+    found = yield from read_lane(env, view, lane)
+    blocks: list[Block] = []
+    for entry in found[0].entries if found else ():
+        name = SegmentName.parse(entry.segment)
+        if name is None or (leases and entry.ledger is None):
+            continue
+        entries = yield from read_segment(env, view, name)
+        if entries is not None:
+            book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
+            block = _block(view, name, entries, book, leases)
+            blocks += [block] if block is not None else []
+    return blocks
+
+
+def _block(
+    view: QueueView, name: SegmentName, entries: Sequence[Entry | None], book: Book | None, leases: bool
+) -> Block | None:
+    rules = view.rules(name)
+    whole = [entry for entry in entries if entry is not None]
+    if book is None and len(whole) == len(entries):
+        refs = [f"{name}-{place}" for place in range(len(entries))]
+        account: dict[str, list[Any] | Same] = {
+            "state": Same("ready"),
+            "attempts": Same(0),
+            "max_attempts": Same(rules.max_attempts),
+            "due_at": [entry.due or entry.enqueued for entry in whole],
+            **{column: Same(None) for column in ("owner", "claimed_at", "lease_expires_at", "error")},
+            "lease_version": Same(0),
+        }
+        return Block(len(whole), {**_entries(refs, whole), **account})
+    book = book or Book.fresh(name.size, specs_of(entries))
+    states = book.states
+    places = [place for place, entry in enumerate(entries) if entry is not None and states[place] != PURGED]
+    if leases:
+        places = [place for place in places if states[place] == LEASED]
+    if not places:
+        return None
+    whole = [entry for place in places if (entry := entries[place]) is not None]
+    rows = [book.grants[book.leases[place]] if states[place] == LEASED else None for place in places]
+    reasons = [book.reasons.get(place, (None, None)) for place in places]
+    account = {
+        "state": [state_of(states[place]).value for place in places],
+        "attempts": [book.attempts[place] for place in places],
+        "max_attempts": [book.max_attempts(place, rules) for place in places],
+        "due_at": [max(book.due_at(place), entry.enqueued) for place, entry in zip(places, whole, strict=True)],
+        "owner": [row.owner if row else None for row in rows],
+        "claimed_at": [row.claimed if row else None for row in rows],
+        "lease_expires_at": [row.expires if row else None for row in rows],
+        "lease_version": [row.version if row else 0 for row in rows],
+        "error": [error or reason for reason, error in reasons],
+    }
+    return Block(len(whole), {**_entries([f"{name}-{place}" for place in places], whole), **account})
+
+
+def _entries(refs: list[str], entries: Sequence[Entry]) -> dict[str, list[Any] | Same]:
+    """The columns that say what was enqueued."""
+    ids = [entry.own_id or ref for entry, ref in zip(entries, refs, strict=True)]
+    return {
+        "id": ids,
+        "ref": refs,
+        "priority": [entry.priority for entry in entries],
+        "enqueued_at": [entry.enqueued for entry in entries],
+        "correlation_id": [entry.correlation or id for entry, id in zip(entries, ids, strict=True)],
+        "group": [entry.group for entry in entries],
+        "content_type": [entry.content_type for entry in entries],
+        "size": [entry.size for entry in entries],
+        "payload": [entry.payload for entry in entries],
+        "attributes": [entry.attributes for entry in entries],
+        "failure": [entry.failure for entry in entries],
+    }
+
+
+def _scan_parked(env: Env, key: str) -> Proto[Block | None]:
+    try:
+        found = yield from read(env, PARKED, key)
+    except CorruptObject:
+        return None
+    entries = [entry for entry in found[0].entries if entry is not None and entry.failure is not None] if found else []
+    if not entries:
+        return None
+    stories = [entry.failure for entry in entries if entry.failure is not None]
+    columns = _entries([story.id for story in stories], entries)
+    return Block(len(entries), {**columns, "id": [story.id for story in stories]})
+
+
+def _scan_history(env: Env, key: str) -> Proto[Block | None]:
+    records = [opened(env.fields, record) for record in (yield from read_file(env, key))]
+    if not records:
+        return None
+    name = HistoryName.parse(key)
+    columns: dict[str, list[Any] | Same] = {field: [getattr(record, field) for record in records] for field in _COLUMNS}
+    results = [bytes(record.result) for record in records]
+    columns["result"] = [None if result == b"null" else result.decode() for result in results]
+    columns["written_at"] = Same(name.at if name else 0)
+    columns["file"] = Same(key)
+    return Block(len(records), columns)

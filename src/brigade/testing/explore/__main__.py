@@ -1,0 +1,77 @@
+"""`brigade-explore`: every order of events of a few actors. Says how many states there are, and what broke."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+from functools import partial
+from typing import Any
+
+from brigade.clock import SystemClock
+from brigade.testing.explore.casts import CASTS
+from brigade.testing.explore.search import Report, explore
+
+__all__ = ["main"]
+
+EXAMPLE = "example: brigade-explore takeover lane --most 200000"
+
+
+def _explored(name: str, most: int | None) -> tuple[Report, float]:
+    clock = SystemClock()
+    began = clock.monotonic()
+    return explore(CASTS[name], most_states=most), clock.monotonic() - began
+
+
+def _plain(report: Report, seconds: float) -> dict[str, Any]:
+    return {
+        "cast": report.cast,
+        "states": report.states,
+        "moves": report.moves,
+        "ends": report.ends,
+        "longest": report.longest,
+        "complete": report.complete,
+        "seconds": round(seconds, 1),
+        "broken": [{"path": told, "violations": list(map(str, found))} for told, found in report.broken],
+    }
+
+
+def _show(told: dict[str, Any]) -> None:
+    how_far = "all of them" if told["complete"] else "stopped there"
+    print(
+        f"{told['cast']}: {told['states']:,} states ({how_far}), {told['moves']:,} moves, "
+        f"{told['ends']:,} ends judged, {told['longest']} moves at most, {told['seconds']:,} s",
+        flush=True,
+    )
+    for broken in told["broken"]:
+        print("  a promise was broken:", *broken["violations"], sep="\n  ")
+        print("  by:", *broken["path"], sep="\n    ", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and explore; 1 where a promise was broken."""
+    parser = argparse.ArgumentParser(prog="brigade-explore", description=__doc__, epilog=EXAMPLE)
+    parser.add_argument("casts", nargs="*", metavar="CAST", help=f"one of {', '.join(CASTS)} (default: all)")
+    parser.add_argument("--most", type=int, metavar="N", help="stop a cast after so many states")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes to use")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    given = parser.parse_args(argv)
+    unknown = [name for name in given.casts if name not in CASTS]
+    if unknown:
+        parser.error(f"there is no cast {unknown[0]!r}; choose from {', '.join(CASTS)}")
+    broken = False
+    with multiprocessing.get_context("spawn").Pool(max(given.jobs, 1)) as pool:
+        for report, seconds in pool.imap_unordered(partial(_explored, most=given.most), given.casts or list(CASTS)):
+            told = _plain(report, seconds)
+            print(json.dumps(told), flush=True) if given.json else _show(told)
+            broken = broken or bool(report.broken)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    # Under its own name: the pool's processes can't find functions of a module that is called `__main__`.
+    from brigade.testing.explore.__main__ import main as named
+
+    sys.exit(named())

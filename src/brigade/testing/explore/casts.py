@@ -1,0 +1,198 @@
+"""Who takes part in an exploration, and how much may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from brigade.clock import to_ms
+from brigade.errors import StoreUnavailable
+from brigade.policy import Backoff, Failure, QueuePolicy
+from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.enqueue import Draft
+from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.redrive import redrive_parked
+from brigade.stores.bucket.settle import Change
+from brigade.stores.bucket.steps import Proto
+from brigade.stores.bucket.sweep import sweep
+from brigade.stores.bucket.wire import Entry
+from brigade.testing.sim.actors import deliver, enqueue_told, settle_told
+from brigade.testing.sim.faults import CALM
+from brigade.testing.sim.process import Process
+from brigade.testing.sim.scenario import DEAD_LETTERS, JOBS, Scenario
+
+__all__ = ["CASTS", "Cast"]
+
+LEASE = 10.0
+EXPIRED = to_ms(LEASE) + 1000
+AGES = 2 * 3_600_000
+PLAIN = QueuePolicy(visibility_timeout=LEASE, backoff=Backoff(base=0.0))
+PARKING = replace(PLAIN, failure=Failure(max_retries=0))
+BURYING = replace(PLAIN, failure=Failure("dead-letter", max_retries=0, dead_letter_queue=DEAD_LETTERS))
+STRICT = replace(PLAIN, ordering_guarantee=True)
+Actor = Callable[[Process], Proto[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Actors that run side by side after `before` has run alone.
+
+    `ticks` are the jumps that the clock may make, in order, each at any moment. `faults` of the operations may have
+    an unknown outcome, `late` of them arrive after that, and `crashes` of the actors stop for good, each anywhere.
+    """
+
+    name: str
+    about: str
+    actors: tuple[tuple[str, Actor], ...]
+    before: tuple[Actor, ...] = ()
+    policy: QueuePolicy = PLAIN
+    letters: bool = False
+    ticks: tuple[int, ...] = ()
+    faults: int = 1
+    late: int = 0
+    crashes: int = 1
+
+    @property
+    def scenario(self) -> Scenario:
+        letters = QueuePolicy(visibility_timeout=LEASE) if self.letters else None
+        return Scenario(0, self.name, self.policy, CALM, 0, 0.0, (), (), 0, letters)
+
+
+def producer(process: Process, name: str, count: int = 1, own_id: str | None = None) -> Proto[None]:
+    """Enqueue in one call. Where the outcome is unknown, a message with an id of its own is sent again."""
+    drafts: list[Draft] = []
+    for place in range(count):
+        uid = f"{name}{place}"
+        payload = process.world.payloads[uid] = uid.encode()
+        drafts.append(Draft(Entry(payload, len(payload), process.env.now(), "text/plain", uid, own_id=own_id)))
+    for _ in range(2 if own_id else 1):
+        if (yield from enqueue_told(process, drafts)):
+            return
+
+
+def worker(process: Process, kind: str, limit: int = 2, queue: str = JOBS) -> Proto[None]:
+    """Claim once, settle what was won in one call, and write the history of what has ended."""
+    view, since = process.view(queue), len(process.world.history)
+    try:
+        grants = yield from claim(process.env, view, limit=limit, owner=process.name, visibility=LEASE, listing_ttl=1.0)
+        held = yield from deliver(process, queue, (yield from load(process.env, view, grants)), since)
+    except StoreUnavailable:
+        return
+    by_segment: dict[SegmentName, list[Change]] = {}
+    for message in held:
+        places, due = [message.place], process.env.now()
+        if kind == "extend":
+            due += to_ms(LEASE)
+        error = "no luck" if kind == "nack" else None
+        change = Change(kind, places, message.token, message.version, due, error)
+        by_segment.setdefault(message.name, []).append(change)
+    for name, changes in by_segment.items():
+        yield from settle_told(process, view, name, changes, tries=1)
+    yield from process.finish(queue)
+
+
+def sweeper(process: Process) -> Proto[None]:
+    """Sweep every queue once."""
+    with suppress(StoreUnavailable):
+        for queue in process.world.scenario.queues:
+            yield from sweep(process.env, process.view(queue))
+            yield from process.finish(queue)
+        yield from complete_moves(process.env, process.view(JOBS))
+
+
+def redriver(process: Process) -> Proto[None]:
+    """Bring parked failures back."""
+    with suppress(StoreUnavailable):
+        yield from redrive_parked(process.env, process.view(JOBS), None, 10)
+
+
+def _one(name: str, count: int = 1, own_id: str | None = None) -> Actor:
+    return partial(producer, name=name, count=count, own_id=own_id)
+
+
+def _works(kind: str, limit: int = 2, queue: str = JOBS) -> Actor:
+    return partial(worker, kind=kind, limit=limit, queue=queue)
+
+
+CASTS: dict[str, Cast] = {
+    cast.name: cast
+    for cast in (
+        Cast(
+            "enqueue-claim",
+            "a producer and a worker that acks",
+            (("p", _one("p")), ("w", _works("ack"))),
+            ticks=(EXPIRED,),
+            faults=2,
+        ),
+        Cast(
+            "two-claim",
+            "two workers on a segment of two messages",
+            (("a", _works("ack")), ("b", _works("ack"))),
+            before=(_one("m", 2),),
+            ticks=(EXPIRED,),
+        ),
+        Cast(
+            "share",
+            "two workers that take a message each of one segment",
+            (("a", _works("ack", 1)), ("b", _works("release", 1))),
+            before=(_one("m", 2),),
+            ticks=(EXPIRED,),
+        ),
+        Cast(
+            "takeover",
+            "a worker whose lease runs out, one that extends, and one that acks",
+            (("a", _works("ack", 1)), ("b", _works("extend", 1)), ("c", _works("ack", 1))),
+            before=(_one("m"),),
+            ticks=(EXPIRED,),
+            crashes=0,
+        ),
+        Cast(
+            "finish-sweep",
+            "a worker that acks and finishes, and a sweeper an hour later",
+            (("w", _works("ack")), ("s", sweeper)),
+            before=(_one("m", 2),),
+            ticks=(EXPIRED, AGES),
+        ),
+        Cast(
+            "own-ids",
+            "two producers of one id, and a worker",
+            (("p", _one("p", 1, "same")), ("q", _one("q", 1, "same")), ("w", _works("ack"))),
+        ),
+        Cast(
+            "retry",
+            "a worker that fails a message for good, and one that redrives it",
+            (("w", _works("nack")), ("r", redriver)),
+            before=(_one("m"),),
+            policy=PARKING,
+            ticks=(EXPIRED,),
+        ),
+        Cast(
+            "dead-letter",
+            "a worker that buries a message, and one that works off the letters",
+            (("w", _works("nack")), ("l", _works("ack", 2, DEAD_LETTERS)), ("s", sweeper)),
+            before=(_one("m"),),
+            policy=BURYING,
+            letters=True,
+            ticks=(AGES,),
+            faults=0,
+        ),
+        Cast(
+            "lane",
+            "a producer and two workers on a strict queue",
+            (("p", _one("p")), ("a", _works("ack", 1)), ("b", _works("ack", 1))),
+            before=(_one("m"),),
+            policy=STRICT,
+            faults=0,
+        ),
+        Cast(
+            "late",
+            "a producer and a worker whose writes may arrive long after they were given up",
+            (("p", _one("p")), ("w", _works("ack"))),
+            ticks=(EXPIRED,),
+            late=1,
+        ),
+    )
+}

@@ -1,0 +1,53 @@
+"""Tests on real Spark. They share one session, so one Java, and one process of pytest runs them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brigade.errors import ConfigError
+from brigade.spark.java import prepare_java
+from brigade.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep these tests together under `--dist loadgroup`, and give them time: Java starts slowly."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def java() -> Path:
+    """The Java that Spark runs on here."""
+    try:
+        return prepare_java()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session of all tests: two cores, like the smallest machine that runs them."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    settings = {
+        "spark.sql.warehouse.dir": warehouse.as_uri(),
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
+    }
+    os.environ.pop("SPARK_LOCAL_DIRS", None)
+    session = local_session("brigade-tests", cores=2, settings=settings)
+    yield session
+    session.stop()

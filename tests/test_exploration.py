@@ -1,0 +1,139 @@
+"""Every order of events of a few actors: no path breaks a promise, and a broken protocol is found out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Get, List, Op, Page, Swap
+from brigade.blobs.memory import Bucket
+from brigade.stores.bucket.book import LEASED, Book
+from brigade.testing.explore import CASTS, explore
+from brigade.testing.explore.__main__ import main
+from brigade.testing.explore.shelf import EMPTY, Shelf
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+SMALL = ("enqueue-claim", "two-claim", "share", "finish-sweep", "retry")
+"""With less going wrong than in `brigade-explore`, which takes many minutes."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SMALL)
+def test_no_path_breaks_a_promise(name: str) -> None:
+    cast = CASTS[name]
+    report = explore(replace(cast, faults=0, crashes=int(name in ("enqueue-claim", "retry")), ticks=cast.ticks[:1]))
+    assert report.complete
+    assert report.ends > 10
+    assert not report.broken, report.broken
+
+
+@pytest.mark.parametrize("name", ["own-ids", "lane", "dead-letter"])
+def test_no_path_of_two_actors_breaks_a_promise(name: str) -> None:
+    """The third one of the cast comes when the others are done: to `brigade-explore` it comes at any time."""
+    cast = CASTS[name]
+    report = explore(replace(cast, actors=cast.actors[:2], faults=0, ticks=()))
+    assert report.complete
+    assert not report.broken, report.broken
+
+
+def test_a_write_in_doubt_is_explored_too() -> None:
+    report = explore(replace(CASTS["enqueue-claim"], crashes=0, ticks=()))
+    assert report.complete
+    assert not report.broken, report.broken
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_the_first_states_of_every_cast(name: str) -> None:
+    report = explore(CASTS[name], most_states=400)
+    assert not report.broken, report.broken
+
+
+def _blind_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that takes every swap."""
+    write = Shelf.write
+
+    def blind(self: Shelf, key: str, body: bytes, etag: str | None, now: int) -> tuple[object, Shelf]:
+        found = self.objects.get(key)
+        return write(self, key, body, found.etag if found and etag is not None else etag, now)
+
+    monkeypatch.setattr(Shelf, "write", blind)
+
+
+def _ignore_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settlement that changes whatever lease there is."""
+
+    def holds(self: Book, place: int, token: str) -> bool:
+        return self.states[place] == LEASED
+
+    monkeypatch.setattr(Book, "holds", holds)
+
+
+@pytest.mark.parametrize("plant", [_blind_swaps, _ignore_tokens])
+def test_a_broken_protocol_is_found_out(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    report = explore(replace(CASTS["two-claim"], faults=0, crashes=0))
+    (told, violations), *_ = report.broken
+    assert told
+    assert violations
+
+
+KEYS = st.sampled_from(["a/1", "a/2", "a/3", "b/1"])
+BODIES = st.sampled_from([b"x", b"yy"])
+RIGHT, WRONG = "right", "wrong"
+ETAGS = st.sampled_from([RIGHT, WRONG])
+OPS: st.SearchStrategy[list[Op]] = st.lists(
+    st.one_of(
+        st.builds(Get, KEYS),
+        st.builds(Create, KEYS, BODIES),
+        st.builds(Swap, KEYS, BODIES, ETAGS),
+        st.builds(DeleteIf, KEYS, ETAGS),
+        st.builds(Delete, st.lists(KEYS, max_size=3).map(tuple)),
+        st.builds(Copy, KEYS, KEYS),
+        st.builds(List, st.sampled_from(["", "a/", "b/"]), st.sampled_from(["", "a/1", "a/2"]), st.integers(1, 3)),
+    ),
+    max_size=25,
+)
+
+
+def _with_etag(op: Op, found: object) -> Op:
+    if isinstance(op, Swap | DeleteIf) and op.etag == RIGHT and isinstance(found, Blob):
+        return replace(op, etag=found.etag)
+    return op
+
+
+@given(OPS)
+def test_the_shelf_answers_like_the_memory_bucket(ops: list[Op]) -> None:
+    shelf, bucket = EMPTY, Bucket()
+    for op in ops:
+        key = op.key if isinstance(op, Swap | DeleteIf) else ""
+        answer, shelf = shelf.apply(_with_etag(op, shelf.objects.get(key)), 0)
+        assert _alike(answer) == _alike(bucket.apply(_with_etag(op, bucket.apply(Get(key)))))
+    assert {key: blob.body for key, blob in shelf.objects.items()} == bucket.snapshot()
+
+
+def _alike(answer: object) -> object:
+    """Without etags and times, which are each store's own."""
+    if isinstance(answer, Blob):
+        return answer.body
+    if isinstance(answer, Page):
+        return [(item.key, item.size) for item in answer.items], answer.more
+    return "etag" if isinstance(answer, str) else answer
+
+
+def test_the_command_tells_machines(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["enqueue-claim", "--most", "50", "--jobs", "1", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["cast"], told["states"], told["complete"]) == ("enqueue-claim", 50, False)
+
+
+def test_the_command_knows_its_casts(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nobody"])
+    assert "there is no cast 'nobody'; choose from enqueue-claim" in capfd.readouterr().err
