@@ -65,8 +65,8 @@ def main() -> None:
         )
         try:
             assert process.stderr is not None
-            found = re.search(r"http://\S+", process.stderr.readline())
-            assert found
+            found = next((hit for line in process.stderr if (hit := re.search(r"http://\S+", line))), None)
+            assert found, "the server did not start"
             measure(found[0], id, given.queues, given.rounds)
         finally:
             process.terminate()
