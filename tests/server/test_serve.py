@@ -41,8 +41,8 @@ def test_the_command_line_works_through_a_server(run: Callable[..., Done], tmp_p
 @pytest.mark.parametrize(
     "arguments, why",
     [
-        (("--host", "0.0.0.0"), b"no authentication"),
-        (("--host", "example.org"), b"no authentication"),
+        (("--host", "0.0.0.0"), b"listen on 127.0.0.1"),
+        (("--host", "example.org"), b"listen on 127.0.0.1"),
         (("--port", "70000"), b"--port is 70000"),
         (("--max-wait", "0"), b"--max-wait is 0"),
         (("--url", "http://localhost:1"), b"another server"),

@@ -122,10 +122,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="dashboard", kind=bool, help="Serve pages for people at /.", default=True),
     Setting(name="redact", kind=str, help="A function, module:function, that hides parts of payloads."),
     Setting(name="grace", kind=float, help="Seconds for requests to end at the end.", default=10.0, low=0, high=3600),
-    Setting(name="auth", kind=str, help="tokens: ask for one.", default="none", choices=("none", "tokens")),
-    Setting(name="tls_cert", kind=str, help="Serve https with the certificate in this file (PEM)."),
-    Setting(name="tls_key", kind=str, help="Its key, unless it is in the same file."),
-    Setting(name="tls_client_ca", kind=str, help="Let in only clients with a certificate of it."),
     Setting(
         name="log_level",
         kind=str,
