@@ -139,7 +139,7 @@ def cancel(spark: SparkSession, url: str, queue: str, where: str | None = None, 
         opened = await hub.queue(queue, create=False)
         grants = await _choosing(hub).claim_these(queue, refs, owner="brigade spark cancel", visibility=HOLD)
         settlements: list[Settlement] = [Ack(one, {"cancelled": True}) for one in await hub.store.load(grants)]
-        answers = await opened.settle_each(settlements) if settlements else []
+        answers = await opened.settle_fully(settlements) if settlements else []
         return sum(isinstance(answer, Settled) for answer in answers)
 
     return _each(url, queue, choose(backlog(spark, url, queue), where).select("ref"), act, dry_run=dry_run)
