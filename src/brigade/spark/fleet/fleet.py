@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Fleet", "Progress", "named", "run"]
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Unavailable|NotFound|Denied)\w*: ")
 
 log = logging.getLogger("brigade.spark")
 MOST_TASKS = 100_000
@@ -187,9 +190,10 @@ def _java_error() -> type[Exception]:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a long trace that says what happened."""
+    """The line of a long trace that says what happened: the first that names an exception and what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "Error" in line or "Exception" in line), lines[0] if lines else repr(error))
+    said = next((line for line in lines if _RAISED.match(line)), None)
+    return said or (lines[0] if lines else repr(error))
 
 
 @contextmanager
