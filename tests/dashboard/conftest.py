@@ -20,6 +20,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 AXE = Path(__file__).parents[2] / ".venv/axe/node_modules/axe-core/axe.min.js"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All in one process: they share the server and the browser."""
     for item in items:

@@ -24,6 +24,7 @@ __all__ = ["postgres", "postgres_url", "seaweedfs_server"]
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep these tests together under `--dist loadgroup`, and give them time: Java starts slowly."""
     for item in items:
