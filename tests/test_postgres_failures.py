@@ -369,3 +369,40 @@ def test_eight_processes_lose_nothing_when_some_are_killed(database: str) -> Non
     assert set(acks.values()) == {1}
     leases = Counter(tuple(line.split()[1:]) for one in consumers for line in one.lines if line.startswith("claimed"))
     assert set(leases.values()) == {1}
+
+
+async def test_a_claim_that_is_cancelled_just_as_it_is_woken_ends_and_hands_the_news_on(postgres_url: str) -> None:
+    """Else a worker that is stopped at that moment waits for its claim for ever."""
+    async with brigade.connect_async(postgres_url) as hub:
+        queue = await hub.queue(f"woken-{time.monotonic_ns()}", POLICY)
+        held = store_of(hub)._queues[queue.name]
+        waiting = [asyncio.ensure_future(queue.claim(wait=600)) for _ in range(2)]
+
+        async def both_wait() -> bool:
+            return len(held._waiting) == 2
+
+        await eventually(both_wait)
+        first = waiting[0]
+        held.wake()
+        first.cancel()
+        done, _ = await asyncio.wait(waiting, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {first}
+        assert first.cancelled()
+        await queue.enqueue("x")
+        assert values(await asyncio.wait_for(waiting[1], 60)) == ["x"]
+
+
+async def test_a_connection_lost_while_a_hub_opens_is_told_as_such(
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller gets StoreUnavailable, which says to try again, and not an error of the driver's."""
+    real = Link.feed
+
+    async def cut(link: Link, conn: psycopg.AsyncConnection, steps: Any) -> Any:
+        with psycopg.connect(postgres.url(), autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 60000)", [conn.info.backend_pid])
+        return await real(link, conn, steps)
+
+    monkeypatch.setattr(Link, "feed", cut)
+    with pytest.raises(brigade.StoreUnavailable, match="try again"):
+        await brigade.connect_async(postgres_url).open()

@@ -494,7 +494,8 @@ class BucketStore:
         while held.view.finished:
             held.finish_now.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(held.finish_now.wait(), FINISH_LINGER)
+                async with asyncio.timeout(FINISH_LINGER):
+                    await held.finish_now.wait()
             await self._finish_now(held)
 
     async def _finish_now(self, held: HeldQueue) -> None:

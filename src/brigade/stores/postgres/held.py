@@ -88,11 +88,13 @@ class HeldQueue:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
-            await asyncio.wait_for(waiter, timeout)
+            # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the wake-up.
+            async with asyncio.timeout(timeout):
+                await waiter
         except TimeoutError:
-            return False
+            return not waiter.cancelled()
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if not waiter.cancelled():
                 self.wake()
             raise
         finally:

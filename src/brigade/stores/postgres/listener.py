@@ -39,7 +39,8 @@ class Listener:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), patience)
+            async with asyncio.timeout(patience):
+                await self._ready.wait()
         return self.ready
 
     async def stop(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
+import psycopg
+
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
 from brigade.ids import Ids
@@ -23,7 +25,7 @@ from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready,
 from brigade.stores.postgres.enqueue import COPY_FROM, Draft, Written, enqueue, find_batch, is_plain
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.joined import Joined
-from brigade.stores.postgres.link import Link
+from brigade.stores.postgres.link import Link, explained
 from brigade.stores.postgres.listener import Listener
 from brigade.stores.postgres.migrate import migrate, standing
 from brigade.stores.postgres.partitions import tend_partitions
@@ -101,6 +103,8 @@ class PostgresStore:
                 if after - before < best:
                     best = after - before
                     self._own_clock.offset_ms = rows[0][0] - (before + after) // 2_000_000
+        except psycopg.Error as error:
+            raise explained(error) from None
         finally:
             await conn.close()
         await self.link.open()
