@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,3 +206,19 @@ def test_modules_are_small() -> None:
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 600
     }
     assert set(large) <= set(reasons), large
+
+
+async def test_a_process_that_only_looks_remembers_no_more_than_there_is(tmp_path: Path) -> None:
+    """One that asks for statistics for weeks, and never claims, must not grow with what has passed."""
+    url = f"file://{tmp_path}/jobs?fsync=off"
+    async with brigade.connect_async(url) as working, brigade.connect_async(url) as looking:
+        queue, seen = await working.queue("tasks"), await looking.queue("tasks")
+        for turn in range(20):
+            await queue.enqueue(turn)
+            (message,) = await queue.claim()
+            assert (await seen.stats()).in_flight == 1
+            await queue.ack(message)
+        await working.close()
+        await seen.stats()
+        store: Any = looking.store
+        assert len(store._queues["tasks"].view.ledgers) <= 1

@@ -33,10 +33,14 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     keys, now = view.keys, env.now()
     counts: Counter[str] = Counter()
     oldest = FOREVER
+    known = [name for name in view.ledgers if not name.lane]
     listed = yield from list_all(keys.segments)
     paused = any(item.key == keys.paused_flag for item in listed)
     names = [name for item in listed if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
     etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
+    for name in known:
+        if keys.ledger(name) not in etags:
+            view.ledgers.pop(name, None)
     used = [name for name in names if keys.ledger(name) in etags]
     books: dict[SegmentName, Book] = {}
     accounts = yield from side_by_side(
