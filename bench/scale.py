@@ -1,7 +1,7 @@
 """`python -m bench.scale`: a thousand workers and a million messages on one bucket, in virtual time.
 
-Every worker is a hub of its own with the real store in it; only the bucket is simulated: a dict with S3's latencies that
-counts what is asked of it. Time is virtual, so the counts are the same on every machine, however slow.
+Every worker is a hub of its own with the real store in it; only the bucket is simulated: a dict with S3's latencies
+that counts what is asked of it. Time is virtual, so the counts are the same on every machine, however slow.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _FarBlobs(MemoryBlobs):
 async def _hub(run: Run, bucket: Bucket, number: int, seconds: dict[tuple[str, int], int]) -> AsyncHub:
     clock = _Clock(asyncio.get_running_loop())
     store = BucketStore(_FarBlobs(bucket, run, random.Random(number), seconds), clock=clock, ids=Ids(number))
-    with mock.patch("brigade.hub.open_store", lambda *_: store):
+    with mock.patch("brigade.hub.open_store", return_value=store):
         return await AsyncHub("memory://").open()
 
 

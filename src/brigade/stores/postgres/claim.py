@@ -157,7 +157,7 @@ def _fail(queue: str, queue_id: int, doomed: Sequence[tuple[int, str]], won: Won
             "slot": None,
         },
     )
-    for id, own_id, correlation, attempts, reason, _, letters, awaited in rows:
+    for id, own_id, correlation, attempts, reason, _, letters, awaited, _ in rows:
         name = told_id(queue_id, id, own_id)
         status = "failed" if letters is None else "dead-lettered"
         won.failures.append(Failed(queue, name, status, reason, attempts, correlation or name))

@@ -449,7 +449,7 @@ FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(delays)s::bigint[], %(count
      {schema}.queues q, clock c
 WHERE m.id = w.id AND m.token = w.token AND m.queue_id = %(queue)s AND q.id = %(queue)s
   AND (NOT w.counts OR m.attempts < coalesce(m.max_attempts, q.max_attempts))
-RETURNING m.id, greatest(m.due_at, c.now), q.waiting_until > c.now;
+RETURNING m.id, greatest(m.due_at, c.now), q.waiting_until > c.now, m.lane;
 
 -- name: extend
 -- Move the expiry of leases.
@@ -538,7 +538,7 @@ counted AS (
     ON CONFLICT (queue_id, day, slot) DO UPDATE SET dead_lettered = n.dead_lettered + excluded.dead_lettered
 )
 SELECT t.id, t.own_id, t.correlation_id, t.attempts, t.reason, t.error, t.letters,
-       (SELECT waiting_until > t.now FROM {schema}.queues WHERE queues.id = t.letters)
+       (SELECT waiting_until > t.now FROM {schema}.queues WHERE queues.id = t.letters), t.lane
 FROM told t;
 
 -- name: find_ended

@@ -151,10 +151,10 @@ def _settle_turn(
         lanes |= yield from _ack(queue_id, [changes[place] for place in acks], done, slot)
     back = by_kind.get("release", []) + by_kind.get("nack", [])
     if back:
-        yield from _give_back(queue_id, [changes[place] for place in back], done, outcome)
+        lanes |= yield from _give_back(queue_id, [changes[place] for place in back], done, outcome)
     failing = by_kind.get("reject", []) + [p for p in by_kind.get("nack", []) if changes[p].id not in done]
     if failing:
-        yield from _fail(queue_id, [changes[place] for place in failing], done, outcome, slot)
+        lanes |= yield from _fail(queue_id, [changes[place] for place in failing], done, outcome, slot)
     if extended := by_kind.get("extend"):
         yield from _extend(queue_id, [changes[place] for place in extended], done)
     for id, members in turn.items():
@@ -201,7 +201,7 @@ def _ack(queue_id: int, changes: Sequence[Change], done: dict[int, Settled], slo
     return {row[2] for row in rows if row[2] is not None}
 
 
-def _give_back(queue_id: int, changes: Sequence[Change], done: dict[int, Settled], outcome: Outcome) -> Steps[None]:
+def _give_back(queue_id: int, changes: Sequence[Change], done: dict[int, Settled], outcome: Outcome) -> Steps[set[str]]:
     rows = yield Ask(
         "give_back",
         {
@@ -212,15 +212,16 @@ def _give_back(queue_id: int, changes: Sequence[Change], done: dict[int, Settled
         },
     )
     known = {change.id: change.message for change in changes}
-    for id, due, awaited in rows:
+    for id, due, awaited, _ in rows:
         done[id] = Settled(State.READY, None, known[id].attempt, known[id].max_attempts, due)
         if awaited:
             outcome.awaited.add(queue_id)
+    return {row[3] for row in rows if row[3] is not None}
 
 
 def _fail(
     queue_id: int, changes: Sequence[Change], done: dict[int, Settled], outcome: Outcome, slot: int | None
-) -> Steps[None]:
+) -> Steps[set[str]]:
     yield Ask("make_letters", letters_params(queue_id))
     rows = yield Ask(
         "fail",
@@ -232,10 +233,11 @@ def _fail(
         },
     )
     known = {change.id: change.message for change in changes}
-    for id, _, _, attempts, _, _, letters, awaited in rows:
+    for id, _, _, attempts, _, _, letters, awaited, _ in rows:
         done[id] = Settled(State.FAILED, None, attempts, known[id].max_attempts)
         if awaited:
             outcome.awaited.add(letters)
+    return {row[8] for row in rows if row[8] is not None}
 
 
 def _extend(queue_id: int, changes: Sequence[Change], done: dict[int, Settled]) -> Steps[None]:

@@ -41,8 +41,8 @@ class Copy:
 
 COPY_TYPES = (
     *("int8",) * 7,
-    *("int4", "int4", "int2", "text", "text", "text", "json", "bytea"),
+    *("int4", "int4", "int2", "text", "text", "text", "text", "bytea"),
 )
-"""The types of the columns that `copy_messages` writes."""
+"""The types of the columns that `copy_messages` writes. JSON goes as text, which is how the server takes it."""
 
 Steps = Generator[Ask | Copy, Rows, T]

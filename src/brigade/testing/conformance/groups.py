@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from brigade import AsyncQueue, NewMessage
+from brigade import Ack, AsyncQueue, Message, Nack, NewMessage, Release
 from brigade.testing.conformance.harness import (
     SHORT,
     Harness,
@@ -99,3 +99,14 @@ async def test_groups_stay_in_order_among_many_workers(harness: Harness) -> None
     await asyncio.gather(*[work(await harness.elsewhere(queue), number) for number in range(4)])
     for group in range(10):
         assert [n for which, n in ended if which == group] == list(range(group, 60, 10))
+
+
+async def test_a_group_goes_on_when_its_head_is_settled_by_somebody_who_knows_only_the_lease(harness: Harness) -> None:
+    """[G6] Id, ref and token are enough to settle with: as on the command line, or by a server."""
+    queue = await harness.queue(at_once("retry", 1))
+    await queue.enqueue_many(range(3), group="a")
+    for kind, value in ((Nack, 0), (Release, 0), (Nack, 0), (Ack, 1), (Ack, 2)):
+        message = await claim_one(queue, visibility=600)
+        assert message.data == value
+        known = Message.held(queue=queue.name, id=message.id, ref=message.ref, token=message.lease.token)
+        await queue.settle([kind(known)])
