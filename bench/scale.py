@@ -19,18 +19,19 @@ from typing import Any
 from unittest import mock
 
 from brigade.blobs import CONFLICT, Create, DeleteIf, Get, List, Op, Swap
+from brigade.blobs.cloud import CloudBlobs
 from brigade.blobs.memory import Bucket, MemoryBlobs
 from brigade.cost import load_prices
 from brigade.hub import AsyncHub
 from brigade.ids import Ids
 from brigade.policy import QueuePolicy
 from brigade.stores.bucket.store import BucketStore
+from brigade.testing.sim.storage import EPOCH
 
 __all__ = ["Run", "Scale", "simulate"]
 
 READ, WRITE = 0.025, 0.040
 """Median seconds of a read and of a write; one in a hundred takes ten times as long."""
-EPOCH = 1_700_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ class _FarBlobs(MemoryBlobs):
     """A memory bucket that is as far away as S3, and that tells nobody of changes."""
 
     immediate = False
-    listing_ttl = 1.0
-    poll_interval = 8.0
+    listing_ttl = CloudBlobs.listing_ttl
+    poll_interval = CloudBlobs.poll_interval
 
     def __init__(self, bucket: Bucket, run: Run, rng: random.Random, seconds: dict[tuple[str, int], int]) -> None:
         super().__init__(bucket=bucket)

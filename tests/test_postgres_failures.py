@@ -64,7 +64,7 @@ async def test_a_restart_under_load_loses_and_repeats_nothing(own_server: Postgr
 
     async def consume(hub: AsyncHub) -> None:
         queue = await hub.queue("tasks", POLICY)
-        while going or sum(acked.values()) < len(told):
+        while not all(one.done() for one in producers) or sum(acked.values()) < len(told):
             messages = await queue.claim(20, wait=0.5, visibility=20)
             for message, answer in zip(messages, await queue.ack_many(messages), strict=True):
                 if not isinstance(answer, StaleLease):
@@ -72,12 +72,8 @@ async def test_a_restart_under_load_loses_and_repeats_nothing(own_server: Postgr
 
     async with contextlib.AsyncExitStack() as stack:
         hubs = [await stack.enter_async_context(brigade.connect_async(url)) for _ in range(4)]
-        work = [
-            asyncio.ensure_future(produce(hubs[0], "a")),
-            asyncio.ensure_future(produce(hubs[1], "b")),
-            asyncio.ensure_future(consume(hubs[2])),
-            asyncio.ensure_future(consume(hubs[3])),
-        ]
+        producers = [asyncio.ensure_future(produce(hub, name)) for hub, name in zip(hubs, "ab", strict=False)]
+        consumers = [asyncio.ensure_future(consume(hub)) for hub in hubs[2:]]
         for _ in range(2):
             before = sum(acked.values())
             await eventually(lambda before=before: sum(acked.values()) > before + 100, within=30)
@@ -86,7 +82,7 @@ async def test_a_restart_under_load_loses_and_repeats_nothing(own_server: Postgr
         before = sum(acked.values())
         await eventually(lambda: sum(acked.values()) > before + 100, within=30)
         going = False
-        await asyncio.gather(*work)
+        await asyncio.gather(*producers, *consumers)
         queue = await hubs[0].queue("tasks")
         assert set(acked) == set(told)
         assert set(acked.values()) == {1}

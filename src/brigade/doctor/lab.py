@@ -42,7 +42,7 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._store: Store | None = None
-        self._under_way: set[Future[Any]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     @property
     def store(self) -> Store:
@@ -68,10 +68,17 @@ class Connection:
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start work on this connection's loop."""
         assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
-        return future
+        return asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
+
+    async def _noted(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Work, known as under way until it ends: whoever waits for it may be gone before it is."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            return await work()
+        finally:
+            self._under_way.discard(task)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.wrap_future(self.submit(work))
@@ -88,7 +95,6 @@ class Connection:
         if loop is None or thread is None:
             return
         try:
-            await self._come_to_an_end()
             await self.run(self._close)
         finally:
             self._loop = self._thread = None
@@ -96,18 +102,19 @@ class Connection:
             await asyncio.to_thread(thread.join)
             loop.close()
 
-    async def _come_to_an_end(self) -> None:
-        """A write that is cut off may still be applied, so it is given a moment to be answered."""
-        under_way = [asyncio.wrap_future(future) for future in list(self._under_way)]
-        if under_way:
-            await asyncio.wait(under_way, timeout=MOMENT)
-            for future in under_way:
-                future.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
-
     async def _close(self) -> None:
+        await self._come_to_an_end()
         if self._store is not None:
             await asyncio.wait_for(self._store.close(), CLEANING)
+
+    async def _come_to_an_end(self) -> None:
+        """A write that is cut off may still be applied, so it is given a moment to be answered."""
+        under_way = [task for task in self._under_way if task is not asyncio.current_task()]
+        if under_way:
+            await asyncio.wait(under_way, timeout=MOMENT)
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
 
 class Lab:

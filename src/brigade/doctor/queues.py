@@ -9,8 +9,8 @@ from brigade.doctor.lab import Connection, Lab
 from brigade.doctor.report import Finding, fail, ok, quantile, warn
 from brigade.errors import BrigadeError, StaleLease, StoreUnavailable
 from brigade.machine import State
-from brigade.model import Ack, Grant, Message, Receipt, Settlement
-from brigade.stores import Outgoing, Settled
+from brigade.model import Ack, Message, Receipt, Settlement
+from brigade.stores import Outgoing, Settled, Store
 
 __all__ = ["acks_last", "claim_race", "stale_tokens", "wake_up"]
 
@@ -23,26 +23,25 @@ async def claim_race(lab: Lab) -> Finding:
     queue, rounds, claimers = await lab.open_queue(), lab.scale(3, 5), lab.scale(20, 100)
     for turn in range(rounds):
         await _enqueue(lab, queue, f"race {turn}")
-        won: list[Grant] = []
+        won: list[Message] = []
         end = lab.monotonic() + PATIENCE
 
-        async def one(connection: Connection, won: list[Grant] = won, end: float = end) -> None:
+        async def one(connection: Connection, won: list[Message] = won, end: float = end) -> None:
             store, first = connection.store, True
             while first or (not won and lab.monotonic() < end):
                 first = False
-                won += await store.claim(queue, limit=1, owner="doctor", visibility=60)
+                won += await _once(store, queue)
                 if not won:
                     await store.wait(queue, 0.2)
 
         answers = await lab.together([one] * claimers)
         errors = [answer for answer in answers if isinstance(answer, BrigadeError)]
-        leases = sum(map(len, won))
-        if leases > 1:
-            return fail(f"round {turn + 1}: {leases} of {claimers} claimers won the same message", TWICE)
-        if not leases:
+        if len(won) > 1:
+            return fail(f"round {turn + 1}: {len(won)} of {claimers} claimers won the same message", TWICE)
+        if not won:
             seen = f"round {turn + 1}: nobody won within {PATIENCE:.0f} s"
             return fail(f"{seen}: {errors[0]}" if errors else seen, "nothing can be claimed on this store")
-        answer = await _settle(lab, 0, queue, [Ack(message) for message in await _load(lab, 0, won)])
+        answer = await _settle(lab, 0, queue, [Ack(message) for message in won])
         if isinstance(answer[0], StaleLease):
             return fail(f"round {turn + 1}: the winner could not ack", TWICE)
     return ok(f"{rounds} rounds of {claimers} claimers for one message: one winner each")
@@ -78,10 +77,7 @@ async def acks_last(lab: Lab) -> Finding:
         info = await lab.connection(number).run(lambda store=store, one=receipt.id: store.get(queue, one))
         if info.state is not State.SUCCEEDED:
             return fail(f"a message that was acked is {info.state.value} elsewhere", "acked messages may come back")
-        again = await lab.connection(number).run(
-            lambda store=store: store.claim(queue, limit=1, owner="doctor", visibility=60)
-        )
-        if again:
+        if await lab.connection(number).run(lambda store=store: _once(store, queue)):
             return fail("a message that was acked was handed out again", "acked messages may come back")
     return ok(f"{len(receipts)} messages acked, and seen so on other connections")
 
@@ -118,22 +114,22 @@ async def _claim(lab: Lab, by: int, queue: str, *, visibility: float, limit: int
     return await connection.run(lambda: _claiming(lab, connection, queue, visibility, limit, 0.2))
 
 
+async def _once(store: Store, queue: str, visibility: float = 60, limit: int = 1) -> list[Message]:
+    """What one claim brings. It counts once it is loaded: who comes late may hold a grant of what is over."""
+    grants = await store.claim(queue, limit=limit, owner="doctor", visibility=visibility)
+    return await store.load(grants) if grants else []
+
+
 async def _claiming(
     lab: Lab, connection: Connection, queue: str, visibility: float, limit: int, wait: float
 ) -> list[Message]:
     """The next messages, which must come soon; looks at the latest every `wait` seconds."""
     store, end = connection.store, lab.monotonic() + PATIENCE
     while lab.monotonic() < end:
-        grants = await store.claim(queue, limit=limit, owner="doctor", visibility=visibility)
-        if grants and (messages := await store.load(grants)):
+        if messages := await _once(store, queue, visibility, limit):
             return messages
         await store.wait(queue, min(wait, max(0.01, end - lab.monotonic())))
     raise StoreUnavailable(f"a message that was enqueued could not be claimed within {PATIENCE:.0f} s")
-
-
-async def _load(lab: Lab, by: int, grants: list[Grant]) -> list[Message]:
-    store = lab.connection(by).store
-    return await lab.connection(by).run(lambda: store.load(grants))
 
 
 async def _settle(lab: Lab, by: int, queue: str, settlements: Sequence[Settlement]) -> list[Settled | BrigadeError]:

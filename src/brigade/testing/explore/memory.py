@@ -6,7 +6,7 @@ same operations. Where a search needs an actor in a state that it has been in be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from brigade.blobs import Op
@@ -24,24 +24,24 @@ Start = Callable[[], tuple[Script, Callable[[int], None]]]
 class Memory:
     """One state of an actor: what it asks for next, or how it ended."""
 
-    __slots__ = ("_answers", "_next", "_start", "error", "number", "op")
+    __slots__ = ("_answers", "_next", "_numbers", "_start", "error", "number", "op")
 
-    def __init__(self, start: Start, answers: tuple[tuple[object, int], ...], number: list[int]) -> None:
+    def __init__(self, start: Start, answers: tuple[tuple[object, int], ...], numbers: Iterator[int]) -> None:
         self._start = start
         self._answers = answers
-        self._next: dict[tuple[object, int], Memory] = {}
-        self.number = number[0]
-        number[0] += 1
+        self._next: dict[tuple[str, int], Memory] = {}
+        self._numbers = numbers
+        self.number = next(numbers)
         self.op: Asked | None = None
         self.error: Exception | None = None
         self._recall()
 
-    def told(self, answer: object, at: int, number: list[int]) -> Memory:
+    def told(self, answer: object, at: int) -> Memory:
         """The state after an answer, or an exception, that came at that time."""
-        key = (_key(answer), at)
+        key = (repr(answer), at)
         found = self._next.get(key)
         if found is None:
-            found = self._next[key] = Memory(self._start, (*self._answers, (answer, at)), number)
+            found = self._next[key] = Memory(self._start, (*self._answers, (answer, at)), self._numbers)
         return found
 
     def _recall(self) -> None:
@@ -58,10 +58,6 @@ class Memory:
             self.error = error
         finally:
             script.close()
-
-
-def _key(answer: object) -> object:
-    return repr(answer)
 
 
 def flat(proto: Generator[Any, Any, Any], nap: Callable[[], None]) -> Generator[Asked, Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -60,14 +61,14 @@ class Report:
     broken: list[tuple[list[str], list[Violation]]] = field(default_factory=list[tuple[list[str], list[Violation]]])
 
 
-def explore(cast: Cast, *, most_states: int | None = None, tick: Callable[[Report], None] | None = None) -> Report:
+def explore(cast: Cast, *, most_states: int | None = None) -> Report:
     """Visit every state once, and judge every end. Stops at the first that breaks a promise."""
     stage = Stage(cast)
     report = Report(cast.name)
-    number = [0]
+    numbers = itertools.count()
     start = State(
         stage.shelf,
-        tuple(Memory(start, ((None, stage.start_ms),), number) for start in stage.actors()),
+        tuple(Memory(start, ((None, stage.start_ms),), numbers) for start in stage.actors()),
         ((0, 0),) * len(cast.actors),
         (),
         (),
@@ -81,13 +82,11 @@ def explore(cast: Cast, *, most_states: int | None = None, tick: Callable[[Repor
     while todo:
         state, path = todo.pop()
         report.states += 1
-        if tick is not None and report.states % 1000 == 0:
-            tick(report)
         if most_states is not None and report.states >= most_states:
             report.complete = False
             return report
         ended = True
-        for move, after in _moves(cast, stage, state, number):
+        for move, after in _moves(cast, stage, state):
             report.moves += 1
             ended = ended and move.kind == "tick"
             key = after.key()
@@ -113,7 +112,7 @@ def _unfold(path: tuple[Any, ...]) -> list[Move]:
     return moves[::-1]
 
 
-def _moves(cast: Cast, stage: Stage, state: State, number: list[int]) -> Iterator[tuple[Move, State]]:
+def _moves(cast: Cast, stage: Stage, state: State) -> Iterator[tuple[Move, State]]:
     """Every event that may come next, and the state after it."""
     now = stage.at(state.ticks)
     waiting = {actor for actor, _ in state.held}
@@ -127,9 +126,9 @@ def _moves(cast: Cast, stage: Stage, state: State, number: list[int]) -> Iterato
         op = memory.op
         if isinstance(op, Sleep):
             if _changed(state, actor) or not (busy or state.late):
-                yield Move("goes on", actor), _told(state, actor, memory.told(None, now, number))
+                yield Move("goes on", actor), _told(state, actor, memory.told(None, now))
         elif op is not None:
-            yield from _operations(cast, state, actor, memory, op, now, number)
+            yield from _operations(cast, state, actor, memory, op, now)
         if state.crashes:
             left = _put(state.memories, actor, None)
             yield Move("crash", actor), state._replace(memories=left, crashes=state.crashes - 1)
@@ -141,20 +140,18 @@ def _moves(cast: Cast, stage: Stage, state: State, number: list[int]) -> Iterato
         for actor, answer in state.held:
             memory = state.memories[actor]
             assert memory is not None
-            after = _told(after, actor, memory.told(answer, stage.at(after.ticks), number))
+            after = _told(after, actor, memory.told(answer, stage.at(after.ticks)))
         yield Move("tick"), after
 
 
-def _operations(
-    cast: Cast, state: State, actor: int, memory: Memory, op: Op, now: int, number: list[int]
-) -> Iterator[tuple[Move, State]]:
+def _operations(cast: Cast, state: State, actor: int, memory: Memory, op: Op, now: int) -> Iterator[tuple[Move, State]]:
     """An actor's operation with every fate it may have, its answer now or after the next jump of the clock."""
     for kind in fates(op, faults=state.faults, lates=state.lates):
         faults, lates = state.faults - (kind != "ok"), state.lates - (kind == "late")
         answer, shelf = act(state.shelf, op, kind, now)
         late = (*state.late, op) if kind == "late" else state.late
         after = state._replace(shelf=shelf, late=late, faults=faults, lates=lates)
-        yield Move(kind, actor), _told(after, actor, memory.told(answer, now, number))
+        yield Move(kind, actor), _told(after, actor, memory.told(answer, now))
         if state.ticks < len(cast.ticks):
             yield Move(f"{kind}, answer held", actor), after._replace(held=(*state.held, (actor, answer)))
 

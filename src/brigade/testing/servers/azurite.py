@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
 import shutil
 import sys
 import urllib.request
-from collections.abc import Generator
+from contextlib import AbstractContextManager
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,9 @@ def azurite_program() -> str | None:
     return os.environ.get("BRIGADE_AZURITE") or (str(installed) if installed.exists() else shutil.which("azurite-blob"))
 
 
-@contextlib.contextmanager
-def azurite(folder: Path) -> Generator[str]:
+def azurite(folder: Path) -> AbstractContextManager[str]:
     """The endpoint of an Azurite with one container."""
-    with shared(folder, _azurite) as info:
-        yield info["endpoint"]
+    return shared(folder, _azurite)
 
 
 def az_url(endpoint: str, prefix: str = "", *, container: str = CONTAINER, key: str = ACCOUNT_KEY) -> str:

@@ -47,15 +47,15 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def shared(folder: Path, command: Command) -> Generator[dict[str, Any]]:
-    """What users of the server need to know, while this process uses it."""
+def shared(folder: Path, command: Command) -> Generator[str]:
+    """The server's endpoint, while this process uses it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "users.lock").open("w") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         with (folder / "start.lock").open("w") as starting:
             fcntl.flock(starting, fcntl.LOCK_EX)
             info = _running(folder) or _start(folder, command)
-        yield info
+        yield info["endpoint"]
 
 
 def _running(folder: Path) -> dict[str, Any] | None:

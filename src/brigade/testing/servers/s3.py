@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,14 @@ READER_KEY = "reader"
 SECRET_KEY = "brigade-secret"
 
 
-@contextlib.contextmanager
-def seaweedfs(folder: Path) -> Generator[str]:
+def seaweedfs(folder: Path) -> AbstractContextManager[str]:
     """The endpoint of a SeaweedFS with one bucket, and a second identity that may only read."""
-    with shared(folder, _seaweedfs) as info:
-        yield info["endpoint"]
+    return shared(folder, _seaweedfs)
 
 
-@contextlib.contextmanager
-def moto(folder: Path) -> Generator[str]:
+def moto(folder: Path) -> AbstractContextManager[str]:
     """The endpoint of a moto server with one bucket."""
-    with shared(folder, _moto) as info:
-        yield info["endpoint"]
+    return shared(folder, _moto)
 
 
 class Seaweed:
