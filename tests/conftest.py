@@ -7,21 +7,15 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-BRIGADE = Path(sys.executable).parent / "brigade"
+from installed import BRIGADE, environment
+
 Done = subprocess.CompletedProcess[bytes]
-
-
-def environment(**more: str) -> dict[str, str]:
-    """This process's environment without any of Brigade's variables, and with the command on the path."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("BRIGADE_")}
-    return {**known, "PATH": f"{BRIGADE.parent}:{known['PATH']}", **more}
 
 
 @pytest.fixture(scope="session", autouse=True)

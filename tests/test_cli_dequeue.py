@@ -15,7 +15,7 @@ import pytest
 
 import brigade
 from brigade import Backoff, Failure, QueuePolicy
-from conftest import BRIGADE, environment
+from installed import BRIGADE, environment
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Bash = Callable[..., str]

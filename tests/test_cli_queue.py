@@ -13,7 +13,7 @@ import pytest
 
 import brigade
 from brigade.policy import QueuePolicy, encode_policy
-from conftest import BRIGADE, environment
+from installed import BRIGADE, environment
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Terminal = Callable[..., bytes]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BRIGADE, environment
+from installed import BRIGADE, environment
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 HANDLERS = """

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-import psycopg
-
 from brigade.clock import FOREVER, Clock, SystemClock, to_ms, wall_ns
 from brigade.crypto import places
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound, StaleLease
