@@ -46,7 +46,7 @@ demo: $(STAMP) ## Watch a queue at work
 	$(BIN)/brigade demo --report
 
 test: lint $(AZURITE) $(AXE) $(CHROMIUM) ## Lint, then run the test suite
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check rules, formatting and types
 	$(BIN)/ruff check .

@@ -10,12 +10,26 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from installed import BRIGADE, environment
 
 Done = subprocess.CompletedProcess[bytes]
+TOGETHER = {"tests/spark/": "spark", "run_in_order[docs/spark": "spark", "tests/dashboard/": "dashboard"}
+
+
+class Together(LoadScopeScheduling):
+    """Shares tests out one by one, except those that share one Java, or one browser."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((name for part, name in TOGETHER.items() if part in nodeid), nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

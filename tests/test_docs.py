@@ -40,7 +40,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def with_examples() -> list[Any]:
     """The pages with something to run. Those on Spark go where the other tests on Spark do: one Java is enough."""
-    spark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+    spark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
     return [
         pytest.param(page, marks=spark if page.name.startswith("spark") else [], id=name_of(page))
         for page in PAGES

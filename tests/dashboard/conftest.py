@@ -20,14 +20,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 AXE = Path(__file__).parents[2] / ".venv/axe/node_modules/axe-core/axe.min.js"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one process: they share the server and the browser."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("dashboard"))
-
-
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"file://{tmp_path_factory.mktemp('dashboard')}/store?fsync=false"

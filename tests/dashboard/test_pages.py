@@ -341,7 +341,7 @@ def test_the_store_is_examined_on_request(hub: Hub, http: httpx.Client, name: st
     hub.queue(name)
     assert http.post("/system/doctor", data=form_of(http, "/system")).status_code == 303
     eventually(lambda: "Safe for queues." in http.get("/system").text)
-    assert name in http.get("/").text
+    eventually(lambda: name in http.get("/").text)
 
 
 def test_a_dashboard_can_be_left_out() -> None:

@@ -24,12 +24,10 @@ __all__ = ["postgres", "postgres_url", "seaweedfs_server"]
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep these tests together under `--dist loadgroup`, and give them time: Java starts slowly."""
+    """Give these tests time: Java starts slowly."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(600))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
