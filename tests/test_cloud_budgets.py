@@ -15,7 +15,7 @@ import brigade
 from brigade.blobs import cloud
 from brigade.blobs.cloud import CloudBlobs
 from brigade.stores import Outgoing, Staged, StagingStore
-from brigade.stores.bucket import store as store_module
+from brigade.stores.bucket import process, store
 from brigade.testing.servers.fixtures import seaweedfs_server
 from brigade.testing.servers.proxy import Proxy
 from brigade.testing.servers.s3 import s3_url
@@ -95,8 +95,9 @@ FASTER = 60
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CloudBlobs, "poll_interval", CloudBlobs.poll_interval / FASTER)
     monkeypatch.setattr(cloud, "CLOCK_EVERY", cloud.CLOCK_EVERY / FASTER)
-    for name in ("FIRST_POLL", "SAFETY_POLL", "POLICY_TTL", "SWEEP_EVERY"):
-        monkeypatch.setattr(store_module, name, getattr(store_module, name) / FASTER)
+    for module, names in ((store, ("FIRST_POLL", "SAFETY_POLL")), (process, ("POLICY_TTL", "SWEEP_EVERY"))):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name) / FASTER)
 
 
 @pytest.mark.parametrize("lanes", [False, True], ids=["plain", "with groups"])

@@ -379,11 +379,11 @@ def machine(url: str) -> type[RuleBasedStateMachine]:  # noqa: C901 - a class wi
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_postgres_against_memory(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from brigade.stores.bucket import store as bucket_store
-    from brigade.stores.postgres import store as postgres_store
+    from brigade.stores.bucket import process as bucket_process
+    from brigade.stores.postgres import process as postgres_process
 
-    monkeypatch.setattr(bucket_store, "SWEEP_EVERY", 1e12)
-    monkeypatch.setattr(postgres_store, "SWEEP_EVERY", 1e12)
+    monkeypatch.setattr(bucket_process, "SWEEP_EVERY", 1e12)
+    monkeypatch.setattr(postgres_process, "SWEEP_EVERY", 1e12)
     url = f"{postgres.url()}?schema=faked"
     asyncio.run(_install(url))
     with psycopg.connect(postgres.url(), autocommit=True) as conn:

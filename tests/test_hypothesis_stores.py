@@ -37,8 +37,9 @@ from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import Bucket, MemoryBlobs
 from brigade.clock import wall_ns
 from brigade.ids import Ids
-from brigade.stores.bucket import store as store_module
-from brigade.stores.bucket.store import SWEEP_EVERY, BucketStore
+from brigade.stores.bucket import process
+from brigade.stores.bucket.process import SWEEP_EVERY
+from brigade.stores.bucket.store import BucketStore
 
 DAY = 86_400_000
 NEVER = 1e12
@@ -171,7 +172,7 @@ class DiskAgainstMemory(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="brigade-hypothesis-")
         disk_module.wall_ns = self.clock.file_time
         # A sweep that comes by itself comes at another moment on either side; here it is one of the rules.
-        store_module.SWEEP_EVERY = NEVER
+        process.SWEEP_EVERY = NEVER
         self.sides = [Side("memory", self.clock, ""), Side("file", self.clock, self.folder)]
         self.labels = 0
         self.receipts: list[tuple[int, list[str]]] = []
@@ -185,7 +186,7 @@ class DiskAgainstMemory(RuleBasedStateMachine):
             self.loop.close()
             shutil.rmtree(self.folder)
         disk_module.wall_ns = wall_ns
-        store_module.SWEEP_EVERY = SWEEP_EVERY
+        process.SWEEP_EVERY = SWEEP_EVERY
 
     async def _close(self) -> None:
         for side in self.sides:

@@ -178,13 +178,13 @@ async def test_waiting_claims_are_woken_by_a_notification_alone(database: str, m
     """There is no poll for an hour. Whenever the message comes, it is heard of."""
     import asyncio
 
-    from brigade.stores.postgres import store as store_module
+    from brigade.stores.postgres import claiming
 
     async with brigade.connect_async(database) as consumer, brigade.connect_async(database) as producer:
         queue, sending = await consumer.queue("tasks"), await producer.queue("tasks")
         await queue.claim(wait=0.3)
-        monkeypatch.setattr(store_module, "FIRST_POLL", 3600.0)
-        monkeypatch.setattr(store_module, "SAFETY_POLL", 3600.0)
+        monkeypatch.setattr(claiming, "FIRST_POLL", 3600.0)
+        monkeypatch.setattr(claiming, "SAFETY_POLL", 3600.0)
         for turn in range(20):
             waiting = asyncio.ensure_future(queue.claim(wait=60))
             for _ in range(turn % 5):
@@ -197,7 +197,7 @@ async def test_waiting_claims_are_woken_by_a_notification_alone(database: str, m
 
 async def test_an_idle_worker_asks_little(database: str) -> None:
     """At most 12 requests a minute once it has been idle for a minute: its polls are half a minute apart."""
-    from brigade.stores.postgres.store import EXPECT, SAFETY_POLL
+    from brigade.stores.postgres.claiming import EXPECT, SAFETY_POLL
 
     async with brigade.connect_async(database) as hub:
         queue = await hub.queue("tasks")

@@ -65,7 +65,7 @@ def load_prices(path: str | None = None, changed: Mapping[str, float] | None = N
 def idle_requests(seconds: float, poll_interval: float | None = None) -> dict[str, float]:
     """What a worker with nothing to do asks of a cloud store in that time: it polls, and now and then looks around."""
     from brigade.blobs.cloud import CLOCK_EVERY, CloudBlobs
-    from brigade.stores.bucket.store import POLICY_TTL, SWEEP_EVERY
+    from brigade.stores.bucket.process import POLICY_TTL, SWEEP_EVERY
 
     poll = CloudBlobs.poll_interval if poll_interval is None else poll_interval
     return {

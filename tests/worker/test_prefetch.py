@@ -14,7 +14,7 @@ import brigade
 from brigade import Hub, Message, QueuePolicy, Worker
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import MemoryBlobs
-from brigade.stores.bucket import store as store_module
+from brigade.stores.bucket import store
 
 LONG = QueuePolicy(visibility_timeout=600, backoff=AT_ONCE)
 
@@ -160,7 +160,7 @@ def test_an_idle_worker_makes_at_most_twelve_requests_a_minute(
     for owner in (DiskBlobs, MemoryBlobs):
         monkeypatch.setattr(owner, "poll_interval", owner.poll_interval / FASTER)
     for name in ("FIRST_POLL", "SAFETY_POLL"):
-        monkeypatch.setattr(store_module, name, getattr(store_module, name) / FASTER)
+        monkeypatch.setattr(store, name, getattr(store, name) / FASTER)
     place = "memory://" if kind == "memory" else f"file://{tmp_path}/jobs?fsync=off&watch={'watcher' in kind}"
     with brigade.connect(place) as hub:
         queue = hub.queue("tasks")
@@ -184,7 +184,7 @@ def test_a_worker_that_idles_is_woken_by_an_enqueue(memory: Hub, monkeypatch: py
     """No poll for an hour: what is enqueued through the same hub is told to its workers."""
     monkeypatch.setattr(MemoryBlobs, "poll_interval", 3600.0)
     for name in ("FIRST_POLL", "SAFETY_POLL"):
-        monkeypatch.setattr(store_module, name, 3600.0)
+        monkeypatch.setattr(store, name, 3600.0)
     queue = memory.queue("tasks")
     seen: list[Any] = []
     with Worker(queue, lambda message: seen.append(message.data)):
