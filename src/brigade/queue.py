@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from brigade.checks import as_json, check_ids, check_limit, error_text, seconds
 from brigade.errors import BrigadeError, ConfigError, QueuePaused, StaleLease
@@ -198,10 +198,13 @@ class AsyncQueue:
         await self._store.settle(self.name, [Release(message) for message in messages])
 
     def _bound(self, message: Message) -> Message:
-        return message if message.body is not None else replace(message, opener=self.reader)
+        force_setattr(message, "opener", self.reader)
+        return message
 
     def reader(self, message: Message) -> AsyncReader:
-        """A payload that is stored apart, as it is read. `message.open()` is the same."""
+        """A payload as it is read: one that is stored apart, chunk by chunk. `message.open()` is the same."""
+        if message.body is not None:
+            return AsyncReader.over(message.body)
         return AsyncReader(self._store.open_payload(message))
 
     async def ack(self, message: Message, *, result: Any = None, connection: Any = None) -> None:
@@ -414,11 +417,20 @@ class AsyncQueue:
 
 
 class AsyncReader:
-    """A large payload, read as it is needed: `async for chunk in reader`, or `await reader.read()`."""
+    """A payload, read as it is needed: `async for chunk in reader`, or `await reader.read()`."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
+
+    @classmethod
+    def over(cls, body: bytes) -> Self:
+        """A payload that is here already."""
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield body
+
+        return cls(whole())
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._chunks

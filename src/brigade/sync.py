@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from brigade.errors import BrigadeError, ConfigError
 from brigade.events import Event
@@ -253,10 +253,14 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
         messages = self._hub.call(self._async.claim(limit, wait=wait, owner=owner, visibility=visibility))
-        return [message if message.opener is None else replace(message, opener=self.reader) for message in messages]
+        for message in messages:
+            force_setattr(message, "opener", self.reader)
+        return messages
 
     def reader(self, message: Message) -> io.BufferedReader:
-        """A payload that is stored apart, as a binary file. `message.open()` is the same."""
+        """A payload as a binary file. `message.open()` is the same."""
+        if message.body is not None:
+            return io.BufferedReader(io.BytesIO(message.body))
         return io.BufferedReader(PayloadReader(self._hub, self._async.reader(message)), buffer_size=256 * 1024)
 
     def ack(self, message: Message, *, result: Any = None, connection: Any = None) -> None:

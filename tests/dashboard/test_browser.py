@@ -321,10 +321,12 @@ def test_the_keyboard_leads_everywhere(hub: Hub, tab: Tab, name: str) -> None:
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text(name)
+    page.locator("#live.on").wait_for()
     for key, title in (("w", "Workers"), ("h", "History"), ("d", "Dead letters"), ("s", "System")):
         page.keyboard.press("g")
         page.keyboard.press(key)
         expect(page.locator("h1")).to_have_text(title)
+        page.locator("#live.on").wait_for()
     before = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.keyboard.press("t")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before

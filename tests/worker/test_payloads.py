@@ -25,7 +25,7 @@ WAYS = [
 @pytest.mark.parametrize("handler,executor", WAYS)
 def test_a_large_payload_is_read_in_a_handler(hub: Hub, handler: Callable[..., Any], executor: Any) -> None:
     queue = hub.queue("tasks", PATIENT)
-    sizes = [SIZE, 256 * 1024 + 1, 1_000_000]
+    sizes = [SIZE, 256 * 1024 + 1, 5, 1_000_000]
     receipts = [queue.enqueue(b"x" * size) for size in sizes]
     with Worker(queue, handler, executor=executor, concurrency=1):
         until(lambda: ended(queue))

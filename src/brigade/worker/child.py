@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from brigade.errors import BrigadeError
 from brigade.model import Lease, Message
@@ -161,10 +161,14 @@ class Hand:
     def read(self, reader: int, size: int) -> bytes:
         return self._boss.ask(Read(self._number, reader, size))
 
-    def open(self, _message: Message) -> io.BufferedReader:
+    def open(self, message: Message) -> io.BufferedReader:
+        if message.body is not None:
+            return io.BufferedReader(io.BytesIO(message.body))
         return io.BufferedReader(_Payload(self, next(self._readers)), buffer_size=CHUNK)
 
-    def open_async(self, _message: Message) -> AsyncReader:
+    def open_async(self, message: Message) -> AsyncReader:
+        if message.body is not None:
+            return AsyncReader.over(message.body)
         return AsyncReader(self._chunks(next(self._readers)))
 
     async def _chunks(self, reader: int) -> AsyncIterator[bytes]:
@@ -209,8 +213,7 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 def _handle(message: Message, handler: Handler, settings: ChildSettings, boss: _Boss) -> Outcome:
     hand = boss.hand()
-    if message.body is None:
-        message = replace(message, opener=hand.open_async if handler.is_async else hand.open)
+    force_setattr(message, "opener", hand.open_async if handler.is_async else hand.open)
     context: Context | AsyncContext
     if handler.is_async:
         context = AsyncContext(message, settings.worker_id, boss.stop, hand.extend_async)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from brigade.tracing import Tracer
 from brigade.worker.context import AsyncContext, Context
@@ -89,7 +89,8 @@ class ThreadSlots:
                 return
 
     def _run(self, job: Job) -> Outcome:
-        message = replace(job.message, opener=self._reach.open) if job.message.body is None else job.message
+        message = job.message
+        force_setattr(message, "opener", self._reach.open)
         context = Context(message, self._worker_id, job.stop, self._reach.extend)
         try:
             with self._tracer.handling(message, self._worker_id):
@@ -164,7 +165,8 @@ class LoopSlots:
             task.add_done_callback(partial(self._ended, job))
 
     async def _handle(self, job: Job) -> Outcome:
-        message = replace(job.message, opener=self._reach.open_async) if job.message.body is None else job.message
+        message = job.message
+        force_setattr(message, "opener", self._reach.open_async)
         context = AsyncContext(message, self._worker_id, job.stop, self._reach.extend_async)
         try:
             with self._tracer.handling(message, self._worker_id):

@@ -40,6 +40,15 @@ async def test_a_large_payload_is_not_held_in_memory(harness: Harness) -> None:
         _ = message.payload
 
 
+@pytest.mark.parametrize("payload", [b"", b"small"])
+async def test_a_small_payload_is_read_like_a_large_one(harness: Harness, payload: bytes) -> None:
+    queue = await harness.queue()
+    await queue.enqueue(payload)
+    message = await claim_one(queue)
+    assert await read(message) == payload
+    assert b"".join([chunk async for chunk in message.open()]) == payload
+
+
 async def test_a_reader_gives_chunks_and_any_number_of_bytes(harness: Harness) -> None:
     queue = await harness.queue()
     await queue.enqueue(LARGE)

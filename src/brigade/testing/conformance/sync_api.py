@@ -196,6 +196,9 @@ def test_sync_large_payloads_are_files(harness: Harness) -> None:
     with io.TextIOWrapper(message.open(), encoding="latin-1", newline="") as text:
         assert text.read(4).encode("latin-1") == large[:4]
     queue.ack(message)
+    queue.enqueue(b"small")
+    with claim_sync(queue).open() as file:
+        assert [file.read(2), file.read()] == [b"sm", b"all"]
 
 
 def test_sync_events_and_requests(harness: Harness) -> None:
