@@ -227,16 +227,21 @@ def complete(run: Run, words: str, **more: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.decode().split("\n") if line]
 
 
+def completed(run: Run, words: str, **more: str) -> list[str]:
+    """The same where a store has to answer: on a busy machine completion gives up rather than keep a shell waiting."""
+    return next(filter(None, (complete(run, words, **more) for _ in range(20))), [])
+
+
 def test_commands_and_queues_are_completed(run: Run) -> None:
     run("enqueue", "tasks", "x")
     run("enqueue", "tables", "x")
     run("enqueue", "other", "x", "--url", "file://./there")
     assert complete(run, "brigade pee") == ["peek"]
     assert complete(run, "brigade queue pu") == ["purge"]
-    assert complete(run, "brigade peek ta") == ["tables", "tasks"]
-    assert complete(run, "brigade stats tasks tab") == ["tables"]
-    assert complete(run, "brigade --url file://./there peek o") == ["other"]
-    assert complete(run, "brigade peek o", BRIGADE_URL="file://./there") == ["other"]
+    assert completed(run, "brigade peek ta") == ["tables", "tasks"]
+    assert completed(run, "brigade stats tasks tab") == ["tables"]
+    assert completed(run, "brigade --url file://./there peek o") == ["other"]
+    assert completed(run, "brigade peek o", BRIGADE_URL="file://./there") == ["other"]
 
 
 @pytest.mark.parametrize("url", ["file://./nowhere", "ftp://x", "nonsense", "memory://", "file:///dev/null"])

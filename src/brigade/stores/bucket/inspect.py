@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,43 +12,52 @@ from brigade.errors import CorruptObject, MessageNotFound
 from brigade.machine import State
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
-from brigade.stores.bucket.book import DEAD, FAILED, LEASED, READY, SUCCEEDED, Book, state_of
+from brigade.stores.bucket.book import DEAD, LEASED, READY, SUCCEEDED, Book, state_of
 from brigade.stores.bucket.claim import refresh
-from brigade.stores.bucket.history import SKEW, Record, ended_since, opened
+from brigade.stores.bucket.history import OUTCOMES, SKEW, Record, ended_since, opened, read_file
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
-from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Parked
+from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Ledger, Parked
 
 __all__ = ["failed", "find", "info_of", "locate", "peek", "read_parked", "record_info", "stats"]
 
 MOST_HISTORY_FILES = 500
+MOST_RECENT_FILES = 16
 TALLY_FOR = 3_600_000
+LATE = 5_000
+"""Milliseconds that clocks of writers may be apart where statistics look for what was written just now."""
 
 
 def stats(env: Env, view: QueueView) -> Proto[Stats]:
-    """Counts by state: names give most of them; ledgers in use are read, cached by etag."""
+    """Counts by state: names give most of them; ledgers in use are read, cached by etag.
+
+    Listed in the order in which a segment comes to its end, from the last thing to go to the first that is written,
+    so that whatever ends meanwhile is seen at least once; what is seen twice is taken off again.
+    """
     keys, now = view.keys, env.now()
     counts: Counter[str] = Counter()
     oldest = FOREVER
     known = [name for name in view.ledgers if not name.lane]
+    etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
     listed = yield from list_all(keys.segments)
     paused = any(item.key == keys.paused_flag for item in listed)
     names = [name for item in listed if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
-    etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
     for name in known:
         if keys.ledger(name) not in etags:
             view.ledgers.pop(name, None)
     used = [name for name in names if keys.ledger(name) in etags]
     books: dict[SegmentName, Book] = {}
+    final: dict[str, int] = {}
     accounts = yield from side_by_side(
         [open_account(env, view, name, cached=_current(view, name, etags[keys.ledger(name)])) for name in used]
     )
     for name, account in zip(used, accounts, strict=True):
         if account is not None:
             books[name] = Book(account.ledger)
+            _note_final(name, account.ledger, final)
     mixed = [name for name in names if (name.special or name.derived) and name not in books]
     contents = yield from side_by_side([read_segment(env, view, name) for name in mixed])
     for name, entries in zip(mixed, contents, strict=True):
@@ -66,10 +75,11 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
             name = SegmentName.parse(entry.segment)
             if name is not None:
                 book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
+                _note_final(name, entry.ledger, final)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
     counts["failed"] += yield from _parked_count(env, view)
-    yield from _history_counts(env, view, counts)
+    yield from _history_counts(env, view, counts, final)
     return Stats(
         total=sum(counts.values()),
         ready=counts["ready"],
@@ -102,6 +112,12 @@ def _count(book: Book, now: int, counts: Counter[str]) -> bool:
     return ready + delayed > 0
 
 
+def _note_final(name: SegmentName, ledger: Ledger | None, final: dict[str, int]) -> None:
+    """Keep an account that is about to go to history, with the time of its end."""
+    if ledger is not None and ledger.final:
+        final[str(name)] = max((end.at for end in ledger.ends), default=name.due)
+
+
 def _parked_count(env: Env, view: QueueView) -> Proto[int]:
     items = yield from list_all(view.keys.failed)
     changed = [item for item in items if view.parked.get(item.key, ("", 0))[0] != item.etag]
@@ -112,9 +128,11 @@ def _parked_count(env: Env, view: QueueView) -> Proto[int]:
     return sum(count for _, count in view.parked.values())
 
 
-def _history_counts(env: Env, view: QueueView, counts: Counter[str]) -> Proto[None]:
+def _history_counts(env: Env, view: QueueView, counts: Counter[str], final: Mapping[str, int]) -> Proto[None]:
     """Add what history files' names tell. What is older than any late writer is listed once an hour, not each time."""
     tally, now = view.tally, env.now()
+    recent: list[str] = []
+    soonest = min(final.values(), default=FOREVER) - LATE
     if now >= tally.renew_at:
         tally = view.tally = Tally(renew_at=now + TALLY_FOR)
     for item in (yield from list_all(view.keys.history, tally.after)):
@@ -128,8 +146,15 @@ def _history_counts(env: Env, view: QueueView, counts: Counter[str]) -> Proto[No
         else:
             counts["succeeded"] += name.succeeded
             counts["dead_lettered"] += name.dead
+            if name.at >= soonest:
+                recent.append(item.key)
     counts["succeeded"] += tally.succeeded
     counts["dead_lettered"] += tally.dead
+    for records in (yield from side_by_side([read_file(env, key) for key in recent[-MOST_RECENT_FILES:]])):
+        for record in records:
+            if record.ref.rpartition("-")[0] in final:
+                counts["succeeded"] -= record.outcome == OUTCOMES[SUCCEEDED]
+                counts["dead_lettered"] -= record.outcome == OUTCOMES[DEAD]
 
 
 def locate(env: Env, view: QueueView, message_id: str) -> Proto[tuple[SegmentName, int]]:
@@ -174,7 +199,6 @@ def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: 
     lease = book.grants[book.leases[place]] if state == LEASED else None
     reason, error = book.reasons.get(place, (None, None))
     last_error = next((end.error for end in reversed(book.ends) if end.error is not None), None)
-    outcomes = {SUCCEEDED: "processed", FAILED: "failed", DEAD: "dead-lettered"}
     result = book.results.get(place)
     ref = f"{name}-{place}"
     return MessageInfo(
@@ -193,7 +217,7 @@ def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: 
         size=entry.size,
         ref=ref,
         body=entry.payload,
-        outcome=outcomes.get(state),
+        outcome=OUTCOMES.get(state),
         owner=lease.owner if lease else None,
         lease_version=lease.version if lease else 0,
         lease_expires_at_ms=lease.expires if lease else None,
