@@ -22,23 +22,25 @@ from bench.measure import STORES, Measurement
 from bench.peers import PeerResult
 from bench.postgres import PROCESSES, PostgresResult
 from bench.s3 import S3Result
+from bench.spark import SparkResult
 
 __all__ = ["Report", "as_json", "machine", "show", "write_docs"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Report:
-    """Everything that one run found."""
+    """Everything that one run found; what was not asked for is empty."""
 
     machine: dict[str, str]
-    throughput: Sequence[Measurement]
-    requests: Sequence[Requests]
-    peers: Sequence[PeerResult]
-    skipped: Sequence[str]
-    postgres: Sequence[PostgresResult]
-    s3: Sequence[S3Result]
-    http: Sequence[HttpResult]
-    crowds: Sequence[HttpRequests]
+    throughput: Sequence[Measurement] = ()
+    requests: Sequence[Requests] = ()
+    peers: Sequence[PeerResult] = ()
+    skipped: Sequence[str] = ()
+    postgres: Sequence[PostgresResult] = ()
+    s3: Sequence[S3Result] = ()
+    http: Sequence[HttpResult] = ()
+    crowds: Sequence[HttpRequests] = ()
+    spark: Sequence[SparkResult] = ()
 
 
 def machine(place: Path) -> dict[str, str]:
@@ -95,6 +97,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "s3": [{**asdict(one), "requests": one.requests} for one in report.s3],
         "http": [asdict(one) for one in report.http],
         "crowds": [asdict(one) for one in report.crowds],
+        "spark": [asdict(one) for one in report.spark],
         "skipped": list(report.skipped),
     }
 
@@ -102,6 +105,8 @@ def as_json(report: Report) -> dict[str, Any]:
 def show(report: Report, console: Console) -> None:
     """Print all tables."""
     for title, header, rows in _tables(report):
+        if not rows:
+            continue
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
         for place, name in enumerate(header):
             table.add_column(name, justify="left" if place == 0 or _texts(rows, place) else "right")
@@ -119,12 +124,13 @@ def _texts(rows: Sequence[Sequence[str]], place: int) -> bool:
 
 
 def write_docs(report: Report, path: Path) -> None:
-    """Replace what stands between the markers in the page."""
+    """Replace what stands between the markers in the page, for what was measured."""
     text = path.read_text(encoding="utf-8")
     parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
-    names = ("throughput", "requests", "peers", "postgres", "s3", "http", "crowds")
+    names = ("throughput", "requests", "peers", "postgres", "s3", "http", "crowds", "spark")
     for name, (_, header, rows) in zip(names, _tables(report), strict=True):
-        parts[name] = _markdown(header, rows)
+        if rows:
+            parts[name] = _markdown(header, rows)
     for name, body in parts.items():
         mark = re.compile(rf"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
         if not mark.search(text):
@@ -177,6 +183,11 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             "Through a server: storage requests a message, enqueue to history, each consumer one at a time",
             ("store", "consumers", "messages", "requests", "messages a second"),
             _crowd_rows(report.crowds),
+        ),
+        (
+            "On Spark, two cores",
+            ("", "Brigade", "Spark's Parquet", "ratio"),
+            _spark_rows(report.spark),
         ),
     ]
 
@@ -253,6 +264,18 @@ def _http_rows(found: Sequence[HttpResult]) -> Rows:
 def _crowd_rows(found: Sequence[HttpRequests]) -> Rows:
     return [
         (one.store, str(one.consumers), f"{one.messages:,}", f"{one.requests:.4f}", _short(one.rate)) for one in found
+    ]
+
+
+def _spark_rows(found: Sequence[SparkResult]) -> Rows:
+    return [
+        (
+            one.case,
+            f"{one.value:,.0f}" if one.value >= 10 else f"{one.value:.4f}",
+            f"{one.parquet:,.0f}" if one.parquet else "–",
+            f"{one.value / one.parquet:.2f}" if one.parquet else "–",
+        )
+        for one in found
     ]
 
 

@@ -1,106 +1,147 @@
-"""`python -m bench.spark`: Spark's bulk path beside Spark's own Parquet, on this machine, in one run.
+"""Spark's bulk path beside Spark's own Parquet, a fleet whose handler does nothing, and requests on S3.
 
-Writes and reads `--messages` rows of 200 bytes, best of `--rounds`, and counts the requests that a bulk write and the
-work that follows it make on S3 (SeaweedFS behind a proxy that counts).
+A million rows of 200 bytes go to `file://` (no fsync, as Parquet has none) and come back, by turns with Parquet. The
+fleet works off messages in segments of a thousand, from the first claim to the last ack and its history. Requests of a
+bulk write and of the work that follows are counted by a proxy in front of SeaweedFS.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import brigade
-from brigade.spark import local_session
+from bench.measure import MESSAGE, Ground
 from brigade.testing.servers.proxy import Proxy
 from brigade.testing.servers.s3 import s3_url, seaweedfs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SUM = "sum(length(payload))"
+__all__ = ["SparkResult", "run_spark", "runs"]
+
+ROWS = 1_000_000
+FLEET = 100_000
+ON_S3 = 100_000
+WRITE, READ = "df.write, rows a second", "spark.read, rows a second"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--no-s3", action="store_true", help="leave the count of requests out")
-    given = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="brigade-bench-spark-"))
+@dataclass(frozen=True, slots=True)
+class SparkResult:
+    """One figure, and what Parquet does where it can be asked the same."""
+
+    case: str
+    value: float
+    parquet: float = 0.0
+
+
+def runs(rounds: int) -> int:
+    return 5 * rounds + 2
+
+
+def run_spark(ground: Ground) -> list[SparkResult]:
+    from brigade.spark import local_session
+
+    spark = local_session("brigade-bench", cores=2, settings={"spark.driver.memory": "2g"})
     try:
-        spark = local_session("brigade-bench")
-        found = throughput(spark, root, given.messages, given.rounds)
-        if not given.no_s3:
-            found["requests a message, S3"] = requests(spark, root, min(given.messages, 100_000))
+        return [*_tables(spark, ground), *_fleet(spark, ground), *_requests(spark, ground)]
     finally:
-        shutil.rmtree(root, ignore_errors=True)
-    if given.json:
-        print(json.dumps(found, indent=2))
-        return
-    for name, value in found.items():
-        print(f"{name:42} {value:,.4f}" if value < 10 else f"{name:42} {value:,.0f}")
+        spark.stop()
 
 
-def rows(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(0, count, 1, 4).selectExpr("cast(rpad(string(id), 200, 'x') as binary) as payload")
+def nothing(_message: Any) -> None:
+    """A handler."""
 
 
-def throughput(spark: SparkSession, root: Path, count: int, rounds: int) -> dict[str, float]:
-    """Rows a second, best of the rounds; both ways take turns, so that they meet the same machine."""
-    df = rows(spark, count)
-    save(rows(spark, 1000), f"file://{root}/warm")
-    best = {"write Parquet": 0.0, "write Brigade": 0.0, "read Parquet": 0.0, "read Brigade": 0.0}
-    for turn in range(rounds):
-        parquet, url = f"{root}/{turn}.parquet", f"file://{root}/{turn}"
-        for name, work in (
-            ("write Parquet", lambda: df.write.parquet(parquet)),  # noqa: B023 - run at once
-            ("write Brigade", lambda: save(df, url)),  # noqa: B023
-            ("read Parquet", lambda: total(spark.read.parquet(parquet))),  # noqa: B023
-            ("read Brigade", lambda: total(load(spark, url))),  # noqa: B023
-        ):
-            best[name] = max(best[name], count / timed(work))
-    return {
-        **{f"{name}, rows/s": value for name, value in best.items()},
-        "write, share of Parquet's speed": best["write Brigade"] / best["write Parquet"],
-        "read, share of Parquet's speed": best["read Brigade"] / best["read Parquet"],
-    }
+def _tables(spark: SparkSession, ground: Ground) -> list[SparkResult]:
+    df = _rows(spark, ROWS)
+    _save(_rows(spark, 1000), f"file://{ground.directory()}/warm")
+    best: dict[str, float] = {}
+    for turn in range(ground.rounds):
+        place = ground.directory()
+        parquet, url = f"{place}/parquet", f"file://{place}/store?fsync=off"
+        ways: list[tuple[str, Callable[[], Any]]] = [
+            (f"{WRITE} parquet", lambda parquet=parquet: df.write.parquet(parquet)),
+            (WRITE, lambda url=url: _save(df, url)),
+            (f"{READ} parquet", lambda parquet=parquet: _total(spark.read.parquet(parquet))),
+            (READ, lambda url=url: _total(_load(spark, url))),
+        ]
+        for name, work in ways:
+            ground.tick(f"Spark: {name} · round {turn + 1}")
+            best[name] = max(best.get(name, 0.0), ROWS / _timed(work))
+    return [SparkResult(name, best[name], best[f"{name} parquet"]) for name in (WRITE, READ)]
 
 
-def requests(spark: SparkSession, root: Path, count: int) -> float:
-    """Requests a message of a bulk write, seen by a proxy in front of the store."""
-    with seaweedfs(root / "seaweedfs") as endpoint, Proxy(endpoint) as proxy:
+def _fleet(spark: SparkSession, ground: Ground) -> list[SparkResult]:
+    """Microseconds a message, by the clock."""
+    from brigade.spark import run
+
+    best = float("inf")
+    for turn in range(ground.rounds):
+        ground.tick(f"Spark: fleet · round {turn + 1}")
+        url = f"file://{ground.directory()}/store?fsync=off"
+        with brigade.connect(url) as hub:
+            queue = hub.queue("q")
+            for _ in range(FLEET // 1000):
+                queue.enqueue_many([MESSAGE] * 1000)
+        done = run(spark, url, "q", "bench.spark:nothing", tasks=2, concurrency=8)
+        assert done.total("processed") == FLEET, done.tasks
+        best = min(best, _span(Path(url.removeprefix("file://").partition("?")[0])) / FLEET * 1e6)
+    return [SparkResult("fleet of two tasks, nothing to do: µs a message, wall clock", best)]
+
+
+def _span(store: Path) -> float:
+    """Seconds from the first claim to the last ack, as history tells."""
+    from brigade.stores.bucket.history import read_records
+
+    claimed, ended = float("inf"), 0.0
+    for path in store.rglob("*.jsonl.gz"):
+        for record in read_records(path.read_bytes()):
+            claimed = min(claimed, record.attempts[0].claimed_at)
+            ended = max(ended, record.finished_at)
+    return (ended - claimed) / 1000
+
+
+def _requests(spark: SparkSession, ground: Ground) -> list[SparkResult]:
+    from brigade.spark import run
+
+    found: list[SparkResult] = []
+    with seaweedfs(ground.directory()) as endpoint, Proxy(endpoint) as proxy:
         url = s3_url(proxy.endpoint, "bench")
         with brigade.connect(url) as hub:
             hub.queue("q")
-        before = sum(proxy.counts.values())
-        save(rows(spark, count), url)
-        return (sum(proxy.counts.values()) - before) / count
+        works: list[tuple[str, Callable[[], Any]]] = [
+            ("S3, df.write: requests a message", lambda: _save(_rows(spark, ON_S3), url)),
+            ("S3, fleet: requests a message", lambda: run(spark, url, "q", "bench.spark:nothing", tasks=2)),
+        ]
+        for name, work in works:
+            ground.tick(f"Spark: {name}")
+            before = sum(proxy.counts.values())
+            work()
+            found.append(SparkResult(name, (sum(proxy.counts.values()) - before) / ON_S3))
+    return found
 
 
-def save(df: DataFrame, url: str) -> None:
+def _rows(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 4).selectExpr("cast(rpad(string(id), 200, 'x') as binary) as payload")
+
+
+def _save(df: DataFrame, url: str) -> None:
     df.write.format("brigade").mode("append").options(url=url, queue="q").save()
 
 
-def load(spark: SparkSession, url: str) -> DataFrame:
+def _load(spark: SparkSession, url: str) -> DataFrame:
     return spark.read.format("brigade").options(url=url, queue="q").load()
 
 
-def total(df: DataFrame) -> Any:
-    return df.selectExpr(SUM).collect()
+def _total(df: DataFrame) -> Any:
+    return df.selectExpr("sum(length(payload))").collect()
 
 
-def timed(work: Callable[[], Any]) -> float:
+def _timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-if __name__ == "__main__":
-    main()
