@@ -24,6 +24,7 @@ from brigade.tracing import Tracer
 from brigade.worker.context import AsyncContext, Context
 from brigade.worker.handlers import Handler
 from brigade.worker.outcomes import Outcome, outcome_of_error, outcome_of_result
+from brigade.worker.stopping import StopSign
 
 __all__ = ["Answer", "Assignment", "ChildSettings", "Extension", "Read", "Stop", "main"]
 
@@ -86,7 +87,7 @@ class _Boss:
         self._stopped = 0
         self._on_stop: Callable[[], None] | None = None
         self.assignments: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
-        self.stop = threading.Event()
+        self.stop = StopSign()
 
     def listen(self) -> None:
         while True:
@@ -99,7 +100,7 @@ class _Boss:
                 said = Answer(error=BrigadeError(f"the worker's answer could not be read: {error}"))
             if isinstance(said, Assignment):
                 with self._changing:
-                    self._number, self.stop = said.number, threading.Event()
+                    self._number, self.stop = said.number, StopSign()
                     if said.number == self._stopped:
                         self.stop.set()
                 self.assignments.put(said)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brigade.model import Lease, Message
+from brigade.worker.stopping import StopSign
 
 __all__ = ["AsyncContext", "Context"]
 
@@ -14,7 +14,7 @@ __all__ = ["AsyncContext", "Context"]
 class _Known:
     """What both kinds of context tell."""
 
-    def __init__(self, message: Message, worker_id: str, stop: threading.Event) -> None:
+    def __init__(self, message: Message, worker_id: str, stop: StopSign) -> None:
         self.worker_id = worker_id
         self.queue = message.queue
         self.message_id = message.id
@@ -37,7 +37,7 @@ class Context(_Known):
         self,
         message: Message,
         worker_id: str,
-        stop: threading.Event,
+        stop: StopSign,
         extend: Callable[[Message, float | None], Lease],
     ) -> None:
         super().__init__(message, worker_id, stop)
@@ -60,7 +60,7 @@ class AsyncContext(_Known):
         self,
         message: Message,
         worker_id: str,
-        stop: threading.Event,
+        stop: StopSign,
         extend: Callable[[Message, float | None], Awaitable[Any]],
     ) -> None:
         super().__init__(message, worker_id, stop)

@@ -91,10 +91,12 @@ class ThreadSlots:
     def _run(self, job: Job) -> Outcome:
         message = job.message
         force_setattr(message, "opener", self._reach.open)
-        context = Context(message, self._worker_id, job.stop, self._reach.extend)
+        handler, context = job.source.handler, None
+        if handler.wants_context:
+            context = Context(message, self._worker_id, job.stop, self._reach.extend)
         try:
             with self._tracer.handling(message, self._worker_id):
-                result = job.source.handler(message, context)
+                result = handler(message, context)
                 if inspect.iscoroutine(result):
                     result = asyncio.run(result)
         except BaseException as error:
@@ -167,10 +169,12 @@ class LoopSlots:
     async def _handle(self, job: Job) -> Outcome:
         message = job.message
         force_setattr(message, "opener", self._reach.open_async)
-        context = AsyncContext(message, self._worker_id, job.stop, self._reach.extend_async)
+        handler, context = job.source.handler, None
+        if handler.wants_context:
+            context = AsyncContext(message, self._worker_id, job.stop, self._reach.extend_async)
         try:
             with self._tracer.handling(message, self._worker_id):
-                result = await job.source.handler(message, context)
+                result = await handler(message, context)
         except BaseException as error:
             return outcome_of_error(error)
         return outcome_of_result(message, result)

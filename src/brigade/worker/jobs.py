@@ -11,6 +11,7 @@ from brigade.model import Message
 from brigade.queue import AsyncQueue
 from brigade.worker.handlers import Handler
 from brigade.worker.speed import Speed
+from brigade.worker.stopping import StopSign
 
 __all__ = ["Backlog", "Job", "Source"]
 
@@ -53,7 +54,7 @@ class Job:
     def __init__(self, message: Message, source: Source) -> None:
         self.message = message
         self.source = source
-        self.stop = threading.Event()
+        self.stop = StopSign()
         self.began: float | None = None
         self.ended = False
         self.freed = False
@@ -122,6 +123,8 @@ class Backlog:
 
     def _turn(self) -> Source | None:
         """Smooth weighted round robin over the queues that have something."""
+        if len(self._sources) == 1:
+            return self._sources[0] if self._sources[0].waiting else None
         filled = [source for source in self._sources if source.waiting]
         if len(filled) < 2:
             return filled[0] if filled else None

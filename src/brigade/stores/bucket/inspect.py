@@ -35,7 +35,8 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     """Counts by state: names give most of them; ledgers in use are read, cached by etag.
 
     Listed in the order in which a segment comes to its end, from the last thing to go to the first that is written,
-    so that whatever ends meanwhile is seen at least once; what is seen twice is taken off again.
+    so that whatever ends meanwhile is seen at least once; what is seen twice is taken off again. What this process
+    finishes is not finished meanwhile, so only what others do has to be looked up.
     """
     keys, now = view.keys, env.now()
     counts: Counter[str] = Counter()
@@ -57,7 +58,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     for name, account in zip(used, accounts, strict=True):
         if account is not None:
             books[name] = Book(account.ledger)
-            _note_final(name, account.ledger, final)
+            _note_final(view, name, account.ledger, final)
     mixed = [name for name in names if (name.special or name.derived) and name not in books]
     contents = yield from side_by_side([read_segment(env, view, name) for name in mixed])
     for name, entries in zip(mixed, contents, strict=True):
@@ -75,7 +76,7 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
             name = SegmentName.parse(entry.segment)
             if name is not None:
                 book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
-                _note_final(name, entry.ledger, final)
+                _note_final(view, name, entry.ledger, final)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
     counts["failed"] += yield from _parked_count(env, view)
@@ -112,9 +113,9 @@ def _count(book: Book, now: int, counts: Counter[str]) -> bool:
     return ready + delayed > 0
 
 
-def _note_final(name: SegmentName, ledger: Ledger | None, final: dict[str, int]) -> None:
-    """Keep an account that is about to go to history, with the time of its end."""
-    if ledger is not None and ledger.final:
+def _note_final(view: QueueView, name: SegmentName, ledger: Ledger | None, final: dict[str, int]) -> None:
+    """Keep an account that others are taking to history, with the time of its end."""
+    if ledger is not None and ledger.final and name not in view.finished:
         final[str(name)] = max((end.at for end in ledger.ends), default=name.due)
 
 

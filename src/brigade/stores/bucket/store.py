@@ -207,7 +207,8 @@ class BucketStore(BucketPorts, BucketSettling):
 
     async def stats(self, queue: str) -> Stats:
         held = await self._queue(queue)
-        return await self.run(inspect.stats(self.env, held.view))
+        async with held.finishing:
+            return await self.run(inspect.stats(self.env, held.view))
 
     async def peek(self, queue: str, limit: int) -> list[MessageInfo]:
         held = await self._queue(queue)
