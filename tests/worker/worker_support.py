@@ -22,7 +22,7 @@ from brigade.stores.bucket.store import BucketStore
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
-PATIENCE = 20.0
+PATIENCE = 60.0
 AT_ONCE = Backoff(base=0, maximum=0, jitter=None)
 PATIENT = QueuePolicy(backoff=AT_ONCE, failure=Failure("retry", 1000))
 """Retries at once, and so often that a slow machine fails nothing for good."""
