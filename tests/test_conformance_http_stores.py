@@ -33,7 +33,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 async def harness(address: str) -> AsyncIterator[Harness]:
-    async with Harness(address, without={"operator"}) as made:
+    async with Harness(address) as made:
         yield made
 
 
