@@ -37,7 +37,7 @@ async def harness(address: str) -> AsyncIterator[Harness]:
         yield made
 
 
-tests = suite("claim", "dead_letters", "groups", "large_payloads", "settle", "state")
+tests = suite("bulk", "claim", "dead_letters", "groups", "large_payloads", "operator", "scan", "settle", "state")
 for slow in ("test_a_message_behind_a_thousand_leased_ones_is_found",):
     tests.pop(slow, None)
 globals().update(tests)

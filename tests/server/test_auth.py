@@ -31,6 +31,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "/v1/queue/dequeue": {"wait": 0},
     "/v1/queue/dequeueWithState": {"wait": 0},
     "/v1/queue/wait": {"seconds": 0},
+    "/v1/queue/outcomes": {"days": "2026-01-01"},
 }
 REFUSED = {401, 403}
 
@@ -99,6 +100,10 @@ def _filled(kind: Any, queue: str | None) -> Any:
             return 1
         case msgspec.inspect.StructType(cls=cls):
             return sample(cls, queue)
+        case msgspec.inspect.LiteralType(values=values):
+            return values[0]
+        case msgspec.inspect.BytesType():
+            return ""
         case _:
             return "1"
 
@@ -107,7 +112,7 @@ def send(http: httpx.Client, method: str, path: str, queue: str | None, bearer: 
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     (route,) = (one for one in ROUTES if (one.method, one.path) == (method, path))
     wanted = sample(route.takes, queue) | EXTRAS.get(path, {})
-    what: dict[str, Any] = {"params": wanted} if method == "GET" else {"json": wanted}
+    what: dict[str, Any] = {"params": wanted} if route.asks else {"json": wanted}
     with http.stream(method, path, headers=headers, **what) as answer:
         text = "" if answer.status_code == 200 else answer.read().decode()
         return Reply(answer.status_code, text)
