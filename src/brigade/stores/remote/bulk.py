@@ -14,7 +14,7 @@ from brigade.stores import Block, Outgoing, Same, ScannedTable, Staged
 from brigade.stores.history import Attempt, HistoryPart, Record
 from brigade.stores.remote.client import Client
 from brigade.stores.remote.frames import frame, last_frame, read_frames
-from brigade.stores.remote.wire import FRAME_SIZE, Count, Nothing
+from brigade.stores.remote.wire import FRAME_SIZE, Count, Info, Nothing
 from brigade.stores.remote.wire_ports import Parts, Publish, ReadHistory, Row, Scan, Scanned, Unstage
 
 __all__ = ["discard", "publish", "read_history", "scan", "stage"]
@@ -22,6 +22,9 @@ __all__ = ["discard", "publish", "read_history", "scan", "stage"]
 PORTION = 8 * 1024 * 1024
 MOST_ROWS = 10_000
 """Bytes and messages of one request: so much is sent again if its answer is lost."""
+
+ROOM = 64
+"""Bytes of a frame beside its messages, at the most."""
 
 MOST_PARTS = 1000
 PUBLISHING = 900.0
@@ -33,7 +36,9 @@ _scanned = msgspec.msgpack.Decoder(Scanned)
 _records = msgspec.json.Decoder(list[Record])
 
 
-async def stage(client: Client, path: str, queue: str, job: str, messages: Sequence[Outgoing], at_ms: int) -> Staged:
+async def stage(
+    client: Client, path: str, info: Info, queue: str, job: str, messages: Sequence[Outgoing], at_ms: int
+) -> Staged:
     """Stage messages, some megabytes a request.
 
     A request whose answer was lost is sent again: it stages other parts, and those of the first try, which nobody
@@ -41,8 +46,9 @@ async def stage(client: Client, path: str, queue: str, job: str, messages: Seque
     """
     parts: list[bytes] = []
     try:
-        for some in _portions(messages):
-            made = await client.send_again(path + "stage", _sender(some), Parts, queue=queue, job=job)
+        for some in _portions(messages, info):
+            most = min(FRAME_SIZE, info.most_body // 2)
+            made = await client.send_again(path + "stage", _sender(some, most), Parts, queue=queue, job=job)
             parts += made.parts
     except BaseException:
         with contextlib.suppress(BrigadeError):
@@ -51,17 +57,24 @@ async def stage(client: Client, path: str, queue: str, job: str, messages: Seque
     return Staged(len(messages), at_ms, _pack.encode(parts))
 
 
-def _portions(messages: Sequence[Outgoing]) -> Iterator[list[Row]]:
-    rows: list[Row] = []
-    size = 0
+def _portions(messages: Sequence[Outgoing], info: Info) -> Iterator[list[msgspec.Raw]]:
+    """The messages, packed, in portions of a request."""
+    rows: list[msgspec.Raw] = []
+    size, most = 0, min(PORTION, info.most_stream // 2)
     for one in messages:
         if not isinstance(one.payload, bytes):
             raise TypeError("a staged message's payload is bytes, not a stream")
-        if rows and (len(rows) >= MOST_ROWS or size + len(one.payload) > PORTION):
+        row = _pack.encode(_row(one, one.payload))
+        if len(row) + ROOM > info.most_body:
+            raise PayloadTooLarge(
+                f"a message takes {len(row)} bytes; in a bulk job this server takes {info.most_body - ROOM}: raise its "
+                "--max-body, or send a reference"
+            )
+        if rows and (len(rows) >= MOST_ROWS or size + len(row) > most):
             yield rows
             rows, size = [], 0
-        rows.append(_row(one, one.payload))
-        size += len(one.payload)
+        rows.append(msgspec.Raw(row))
+        size += len(row)
     if rows:
         yield rows
 
@@ -81,18 +94,18 @@ def _row(one: Outgoing, payload: bytes) -> Row:
     )
 
 
-def _sender(rows: Sequence[Row]) -> Callable[[], AsyncIterator[bytes]]:
+def _sender(rows: Sequence[msgspec.Raw], most: int) -> Callable[[], AsyncIterator[bytes]]:
     async def chunks() -> AsyncIterator[bytes]:
-        some: list[Row] = []
+        some: list[msgspec.Raw] = []
         size = 0
         for row in rows:
-            if some and size + len(row.payload) > FRAME_SIZE:
+            length = len(bytes(row))
+            if some and size + length > most:
                 yield frame(_pack.encode(some))
                 some, size = [], 0
             some.append(row)
-            size += len(row.payload) + 64
-        if some:
-            yield frame(_pack.encode(some))
+            size += length
+        yield frame(_pack.encode(some))
         yield last_frame()
 
     return chunks

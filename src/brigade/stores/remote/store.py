@@ -272,7 +272,7 @@ class RemoteStore:
 
     async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
         self._check_sizes(queue, messages)
-        return await bulk.stage(self._client, QUEUE, queue, job, messages, self.clock.now())
+        return await bulk.stage(self._client, QUEUE, self._info, queue, job, messages, self.clock.now())
 
     async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
         return await bulk.publish(self._client, QUEUE, queue, job, staged, epoch)

@@ -411,3 +411,5 @@ class Info(msgspec.Struct):
     most_messages: int
     most_listed: int
     most_wait: float
+    most_body: int = 16 * 1024 * 1024
+    most_stream: int = 1024**3
