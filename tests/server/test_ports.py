@@ -329,6 +329,24 @@ async def test_chosen_leases_are_given_back_where_nobody_reads_the_answer(hub: A
     await eventually(all_back)
 
 
+async def test_leases_are_loaded_elsewhere_in_portions_that_the_server_takes() -> None:
+    """Messages don't come along with a lease, and a grant with more than a request may have is cut."""
+    with served(f"memory://{uuid.uuid4().hex}", limits=Limits(most_messages=3)) as serving:
+        async with brigade.connect_async(serving.address) as hub, brigade.connect_async(serving.address) as other:
+            queue = await hub.queue(name())
+            await queue.enqueue_many(range(3))
+            await queue.enqueue_many(range(3, 6), priority=6)
+            await queue.enqueue_many(range(6, 8), priority=7)
+            grants = await remote(hub).lease(queue.name, limit=7, owner="me", visibility=60)
+            assert sum(map(len, grants)) == 7
+            messages = await remote(other).load(grants)
+            assert [int(message.payload) for message in messages] == list(range(7))
+            assert {message.lease.owner for message in messages} == {"me"}
+            assert not [one for one in await queue.ack_many(messages) if isinstance(one, Exception)]
+            with pytest.raises(ConfigError, match="more than 3 messages"):
+                await remote(hub)._post("load", wire.Load(grants=grants), wire.Loaded)  # pyright: ignore[reportPrivateUsage]
+
+
 async def test_an_error_half_way_through_an_answer_is_raised_as_what_it_is() -> None:
     async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
         for one in b"".join(pieces):

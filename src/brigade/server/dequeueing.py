@@ -180,18 +180,17 @@ def _show(made: Delivered, body: bytes) -> None:
 
 
 async def abandon(service: Service, call: Call, wanted: Abandon) -> Answer:
-    """Give back what a dequeue, or a claim of chosen messages, under this key has won, or call it off."""
+    """Give back what a claim of any kind under this key has won, or call it off."""
     folder = call.route.path.removesuffix("abandon")
-    keys = [call.key_of(folder + name, wanted.key) for name in ("dequeue", "dequeueWithState", "claimThese")]
+    keys = [call.key_of(folder + name, wanted.key) for name in ("dequeue", "dequeueWithState", "claimThese", "lease")]
     return answer({"abandoned": any(service.answers.abandon(key) for key in keys)})
 
 
 async def load(service: Service, call: Call, wanted: Load) -> Answer:
     """The messages of grants that another process won."""
-    if len(wanted.grants) > service.limits.most_messages:
-        raise InvalidRequest(
-            f"grants has {len(wanted.grants)} grants; send up to {service.limits.most_messages}", "grants"
-        )
+    most = service.limits.most_messages
+    if len(wanted.grants) > most or sum(map(len, wanted.grants)) > most:
+        raise InvalidRequest(f"grants has more than {most} messages; send fewer at a time", "grants")
     for queue in {grant.queue for grant in wanted.grants}:
         await call.queue(queue)
     try:

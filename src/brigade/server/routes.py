@@ -8,6 +8,7 @@ from brigade.errors import BrigadeError
 from brigade.model import MessageInfo, Receipt, Stats
 from brigade.server import (
     admin,
+    choosing,
     dequeueing,
     enqueueing,
     metrics,
@@ -119,6 +120,7 @@ BULK: tuple[Route, ...] = (
         "The records of a part, as frames.",
         content=wire.FRAMES,
     ),
+    _post("lease", choosing.lease, CLAIM, wire_ports.Lease, wire_ports.GrantList, "Claim, for others to load."),
     _get("note", noting.read_note, CLAIM, wire_ports.NoteName, wire_ports.NoteValue, "Read a note of a stream."),
     _post(
         "note",
@@ -135,11 +137,11 @@ BULK: tuple[Route, ...] = (
 
 OPERATORS: tuple[Route, ...] = (
     _post(
-        "claimThese", noting.claim_these, ADMIN, wire_ports.ClaimThese, wire_ports.GrantList, "Claim chosen messages."
+        "claimThese", choosing.claim_these, ADMIN, wire_ports.ClaimThese, wire_ports.GrantList, "Claim chosen messages."
     ),
     _post(
         "reprioritize",
-        noting.reprioritize,
+        choosing.reprioritize,
         ADMIN,
         wire_ports.Reprioritize,
         wire.Count,

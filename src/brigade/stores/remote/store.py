@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade.clock import Clock, SystemClock
 from brigade.crypto.places import crc_of
@@ -178,9 +179,9 @@ class RemoteStore:
         found = [self._unloaded.pop((grant.segment, grant.token, grant.members), None) for grant in grants]
         if missing := [grant for grant, message in zip(grants, found, strict=True) if message is None]:
             loaded: list[Message] = []
-            for start in range(0, len(missing), self._info.most_messages):
-                body = wire.Load(grants=missing[start : start + self._info.most_messages])
-                loaded += [_message(one) for one in (await self._post("load", body, wire.Loaded)).messages]
+            for some in _shares(missing, self._info.most_messages):
+                answer = await self._post("load", wire.Load(grants=some), wire.Loaded)
+                loaded += [_message(one) for one in answer.messages]
             return [message for message in found if message is not None] + loaded
         return [message for message in found if message is not None]
 
@@ -317,13 +318,20 @@ class RemoteStore:
         won: list[Grant] = []
         for some in self._some(refs):
             body = wire_ports.ClaimThese(queue=queue, refs=some, owner=owner, visibility=visibility)
-            key = self._client.ids.nonce()
-            try:
-                won += (await self._post("claimThese", body, wire_ports.GrantList, key=key)).grants
-            except (asyncio.CancelledError, StoreUnavailable):
-                self._background(self._abandon(key))
-                raise
+            won += await self._leased("claimThese", body)
         return won
+
+    async def lease(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        body = wire_ports.Lease(queue=queue, limit=min(limit, 1_000_000), owner=owner, visibility=visibility)
+        return await self._leased("lease", body)
+
+    async def _leased(self, path: str, body: Any) -> list[Grant]:
+        key = self._client.ids.nonce()
+        try:
+            return (await self._post(path, body, wire_ports.GrantList, key=key)).grants
+        except (asyncio.CancelledError, StoreUnavailable):
+            self._background(self._abandon(key))
+            raise
 
     async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
         bodies = [wire_ports.Reprioritize(queue=queue, refs=some, priority=priority) for some in self._some(refs)]
@@ -384,6 +392,36 @@ class RemoteStore:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _shares(grants: Sequence[Grant], most: int) -> list[list[Grant]]:
+    """Grants in shares of up to `most` messages; one that has more is cut."""
+    shares: list[list[Grant]] = []
+    room = 0
+    for grant in grants:
+        start = 0
+        while start < len(grant):
+            if not room:
+                shares.append([])
+                room = most
+            end = min(start + room, len(grant))
+            shares[-1].append(_cut(grant, start, end))
+            room -= end - start
+            start = end
+    return shares
+
+
+def _cut(grant: Grant, start: int, end: int) -> Grant:
+    if end - start == len(grant):
+        return grant
+    members = grant.members[start:end]
+    return replace(
+        grant,
+        members=members,
+        attempts=grant.attempts[start:end],
+        max_attempts=grant.max_attempts[start:end],
+        recovered=tuple(place for place in grant.recovered if place in members),
+    )
 
 
 def _new(one: Outgoing) -> wire.NewBody:

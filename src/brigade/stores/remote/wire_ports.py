@@ -28,6 +28,7 @@ __all__ = [
     "GrantList",
     "GroupList",
     "HeldList",
+    "Lease",
     "Name",
     "NoteName",
     "NoteValue",
@@ -154,6 +155,14 @@ class ReadHistory(QueueOnly):
 
 class ClaimThese(QueueOnly):
     refs: list[ShortText]
+    owner: str
+    visibility: float
+
+
+class Lease(QueueOnly):
+    """Lease up to `limit` messages, of which only the grants are given."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)]
     owner: str
     visibility: float
 
