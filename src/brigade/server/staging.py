@@ -20,7 +20,7 @@ from brigade.server.frames import Frames
 from brigade.server.service import Service
 from brigade.stores import Outgoing, Staged, StagingStore
 from brigade.stores.remote.wire import Count
-from brigade.stores.remote.wire_ports import Parts, Publish, Row, Stage, Unstage
+from brigade.stores.remote.wire_ports import Parts, Publish, Row, Stage
 
 __all__ = ["publish", "stage", "unstage"]
 
@@ -29,6 +29,7 @@ MOST_ROWS = 10_000
 """Bytes and messages of a job that are in memory at a time, for each request: they are staged, then come the next."""
 
 _rows = msgspec.msgpack.Decoder(list[Row])
+_sealed = msgspec.msgpack.Decoder(list[bytes])
 _staged = msgspec.msgpack.Decoder(Staged)
 
 
@@ -104,7 +105,7 @@ def _checked(row: Row) -> Outgoing:
 async def publish(service: Service, call: Call, wanted: Publish) -> Answer:
     """Show all parts of a job, in order. It runs to its end, whether or not anybody waits for the answer."""
     queue = await call.queue(wanted.queue)
-    staged = await _opened(service, wanted)
+    staged = await _parts(service, call, wanted)
 
     async def work() -> Answer:
         try:
@@ -118,21 +119,33 @@ async def publish(service: Service, call: Call, wanted: Publish) -> Answer:
     return await service.answers.once(call.key, work)
 
 
-async def unstage(service: Service, call: Call, wanted: Unstage) -> Answer:
+async def unstage(service: Service, call: Call, wanted: Stage) -> Answer:
     """Drop parts of a job. Where the job is being published that comes to its end first, and nothing is dropped."""
     queue = await call.queue(wanted.queue)
-    staged = await _opened(service, wanted)
+    staged = await _parts(service, call, wanted)
     async with _alone(service, wanted):
         await _store(service).discard(queue.name, wanted.job, staged)
     return answer({})
 
 
-async def _opened(service: Service, wanted: Publish | Unstage) -> list[Staged]:
+async def _parts(service: Service, call: Call, wanted: Stage) -> list[Staged]:
+    """The parts of a job, each looked at as it comes in: no more is kept than was staged here."""
     seal = await service.sealer.seal()
     about = ("staged", wanted.queue, wanted.job)
-    return [_staged.decode(seal.open(part, *about, field="parts")) for part in wanted.parts]
+    frames = Frames(call.chunks(service.limits.most_stream))
+    found: dict[bytes, Staged] = {}
+    while piece := await frames.piece(service.limits.most_body):
+        try:
+            sealed = _sealed.decode(piece)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InvalidRequest(f"a frame is no list of parts: {error}", "parts") from None
+        for one in sealed:
+            staged = _staged.decode(seal.open(one, *about, field="parts"))
+            if found.setdefault(one, staged) is not staged:
+                raise InvalidRequest("parts has one of them twice; send each once", "parts")
+    return list(found.values())
 
 
-def _alone(service: Service, wanted: Publish | Unstage) -> asyncio.Lock:
+def _alone(service: Service, wanted: Stage) -> asyncio.Lock:
     """A driver that gave up waiting for its publish drops the parts: not while they are being shown."""
     return service.publishing.setdefault((wanted.queue, wanted.job), asyncio.Lock())

@@ -15,7 +15,7 @@ from brigade.stores.history import Attempt, HistoryPart, Record
 from brigade.stores.remote.client import Client
 from brigade.stores.remote.frames import frame, last_frame, read_frames
 from brigade.stores.remote.wire import FRAME_SIZE, Count, Info, Nothing
-from brigade.stores.remote.wire_ports import Parts, Publish, ReadHistory, Row, Scan, Scanned, Unstage
+from brigade.stores.remote.wire_ports import Parts, ReadHistory, Row, Scan, Scanned
 
 __all__ = ["discard", "publish", "read_history", "scan", "stage"]
 
@@ -45,14 +45,14 @@ async def stage(
     knows, are swept after a week. Of a call that fails the parts that are known are dropped.
     """
     parts: list[bytes] = []
+    query = {"queue": queue, "job": job}
     try:
         for some in _portions(messages, info):
-            most = min(FRAME_SIZE, info.most_body // 2)
-            made = await client.send_again(path + "stage", _sender(some, most), Parts, queue=queue, job=job)
+            made = await client.send_again(path + "stage", _sender(some, _frame_size(info)), Parts, query)
             parts += made.parts
     except BaseException:
         with contextlib.suppress(BrigadeError):
-            await _drop(client, path, queue, job, parts)
+            await _drop(client, path, info, queue, job, parts)
         raise
     return Staged(len(messages), at_ms, _pack.encode(parts))
 
@@ -105,32 +105,43 @@ def _sender(rows: Sequence[msgspec.Raw], most: int) -> Callable[[], AsyncIterato
                 some, size = [], 0
             some.append(row)
             size += length
-        yield frame(_pack.encode(some))
+        if some:
+            yield frame(_pack.encode(some))
         yield last_frame()
 
     return chunks
 
 
-async def publish(client: Client, path: str, queue: str, job: str, staged: Sequence[Staged], epoch: int | None) -> int:
+async def publish(
+    client: Client, path: str, info: Info, queue: str, job: str, staged: Sequence[Staged], epoch: int | None
+) -> int:
     """Publish a job. It may be asked for again: a job, or an epoch, is published once, and the second time gives 0."""
-    body = Publish(queue=queue, job=job, parts=_parts(staged), epoch=epoch)
+    query: dict[str, str | int] = {"queue": queue, "job": job, **({} if epoch is None else {"epoch": epoch})}
+    body = _sender([msgspec.Raw(_pack.encode(part)) for part in _parts(staged)], _frame_size(info))
+    key = client.ids.nonce()
     try:
-        return (await client.post(path + "publish", body, Count, answering=PUBLISHING)).count
+        return (await client.send_again(path + "publish", body, Count, query, key=key, answering=PUBLISHING)).count
     except PayloadTooLarge as error:
         raise PayloadTooLarge(
-            f"the job has so many parts that the server takes no list of them ({error}); raise its --max-body, write "
+            f"the job has so many parts that the server takes no list of them ({error}); raise its --max-stream, write "
             "larger batches, or several jobs"
         ) from error
 
 
-async def discard(client: Client, path: str, queue: str, job: str, staged: Sequence[Staged]) -> None:
-    await _drop(client, path, queue, job, _parts(staged))
+async def discard(client: Client, path: str, info: Info, queue: str, job: str, staged: Sequence[Staged]) -> None:
+    await _drop(client, path, info, queue, job, _parts(staged))
 
 
-async def _drop(client: Client, path: str, queue: str, job: str, parts: Sequence[bytes]) -> None:
+async def _drop(client: Client, path: str, info: Info, queue: str, job: str, parts: Sequence[bytes]) -> None:
     for start in range(0, len(parts), MOST_PARTS):
-        body = Unstage(queue=queue, job=job, parts=list(parts[start : start + MOST_PARTS]))
-        await client.post(path + "unstage", body, Nothing, answering=PUBLISHING)
+        some = [msgspec.Raw(_pack.encode(part)) for part in parts[start : start + MOST_PARTS]]
+        query = {"queue": queue, "job": job}
+        body = _sender(some, _frame_size(info))
+        await client.send_again(path + "unstage", body, Nothing, query, answering=PUBLISHING)
+
+
+def _frame_size(info: Info) -> int:
+    return min(FRAME_SIZE, info.most_body // 2)
 
 
 def _parts(staged: Sequence[Staged]) -> list[bytes]:

@@ -103,10 +103,17 @@ class Client:
         return self._read(response, kind)
 
     async def send_again(
-        self, path: str, chunks: Callable[[], AsyncIterator[bytes]], kind: type[T], **query: str | int
+        self,
+        path: str,
+        chunks: Callable[[], AsyncIterator[bytes]],
+        kind: type[T],
+        query: Mapping[str, str | int],
+        *,
+        key: str | None = None,
+        answering: float = ANSWERING,
     ) -> T:
         """Stream something that may be sent twice: `chunks` makes it anew for every try."""
-        return await self._again("POST", path, kind, params=query, chunks=chunks)
+        return await self._again("POST", path, kind, key=key, answering=answering, params=query, chunks=chunks)
 
     async def stream(self, path: str, body: Any = None, **query: str) -> AsyncIterator[bytes]:
         """The bytes of an answer, as they come. With a body it is a POST, which must be one that may be repeated.

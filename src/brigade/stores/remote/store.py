@@ -276,10 +276,10 @@ class RemoteStore:
         return await bulk.stage(self._client, QUEUE, self._info, queue, job, messages, self.clock.now())
 
     async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
-        return await bulk.publish(self._client, QUEUE, queue, job, staged, epoch)
+        return await bulk.publish(self._client, QUEUE, self._info, queue, job, staged, epoch)
 
     async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
-        await bulk.discard(self._client, QUEUE, queue, job, staged)
+        await bulk.discard(self._client, QUEUE, self._info, queue, job, staged)
 
     async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
         found = await self._client.get(
@@ -304,7 +304,8 @@ class RemoteStore:
             for start in range(0, len(value), wire.FRAME_SIZE):
                 yield value[start : start + wire.FRAME_SIZE]
 
-        there = await self._client.send_again(QUEUE + "note", body, wire_ports.NoteValue, queue=queue, name=name)
+        query = {"queue": queue, "name": name}
+        there = await self._client.send_again(QUEUE + "note", body, wire_ports.NoteValue, query)
         return value if there.value is None else there.value
 
     async def read_note(self, queue: str, name: str) -> bytes | None:

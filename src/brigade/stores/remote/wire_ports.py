@@ -46,7 +46,6 @@ __all__ = [
     "SinceThen",
     "Stage",
     "Tailing",
-    "Unstage",
 ]
 
 ROWS = 1000
@@ -87,19 +86,13 @@ class Parts(msgspec.Struct):
     parts: list[bytes]
 
 
-class Publish(QueueOnly):
-    """Show all parts of a job, in this order. With `epoch` the job is a stream, and this one of its batches."""
+class Publish(Stage):
+    """Show all parts of a job, in order. With `epoch` the job is a stream, and this one of its batches.
 
-    job: Name
-    parts: list[bytes]
+    The body is frames: lists of parts in MessagePack, and in the end an empty frame. So is that of dropping parts.
+    """
+
     epoch: Annotated[int, Meta(ge=0, le=2**62)] | None = None
-
-
-class Unstage(QueueOnly):
-    """Drop parts of a job that won't be published."""
-
-    job: Name
-    parts: list[bytes]
 
 
 class Pieces(QueueOnly):
