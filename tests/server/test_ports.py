@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -20,7 +23,7 @@ from brigade.payload import outgoing
 from brigade.server.sealing import KEY_ID, Seal
 from brigade.server.serve import Serving
 from brigade.server.service import Limits
-from brigade.stores import Outgoing, Staged
+from brigade.stores import Block, Outgoing, Staged
 from brigade.stores.history import HistoryPart
 from brigade.stores.remote import wire
 from brigade.stores.remote.frames import frame, last_frame, read_frames
@@ -28,7 +31,7 @@ from brigade.stores.remote.store import RemoteStore
 from brigade.stores.remote.wire_ports import Row
 from brigade.testing.conformance.harness import claim_all, drain, eventually, values
 from postgres_server import postgres, postgres_url
-from served import served
+from served import served, server_process
 
 __all__ = ["postgres", "postgres_url"]
 
@@ -365,8 +368,6 @@ async def test_an_error_half_way_through_an_answer_is_raised_as_what_it_is() -> 
 async def test_a_scan_that_fails_half_way_tells_why(
     hub: AsyncHub, server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from brigade.stores import Block
-
     queue = await hub.queue(name())
     await queue.enqueue("x")
     (piece,) = await remote(hub).pieces(queue.name, "messages", 1)
@@ -379,6 +380,46 @@ async def test_a_scan_that_fails_half_way_tells_why(
     with pytest.raises(brigade.CannotDecrypt, match="the key is gone"):
         async for _ in remote(hub).scan(queue.name, "messages", piece):
             pass
+
+
+async def test_a_scan_ends_with_its_client(hub: AsyncHub, server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await hub.queue(name())
+    await queue.enqueue("x")
+    (piece,) = await remote(hub).pieces(queue.name, "messages", 1)
+    made, ended = 0, threading.Event()
+
+    async def endless(*_: Any) -> AsyncIterator[Block]:
+        nonlocal made
+        try:
+            while True:
+                made += 1
+                yield Block(1, {"payload": [bytes(100_000)]})
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(server.service.hub.store, "scan", endless)
+    blocks = cast("AsyncGenerator[Block]", remote(hub).scan(queue.name, "messages", piece))
+    await anext(blocks)
+    await blocks.aclose()
+    assert await asyncio.to_thread(ended.wait, 30)
+    assert made < 1000
+
+
+async def test_what_was_staged_before_a_server_was_killed_is_published_after_it(tmp_path: Path) -> None:
+    """[G1] By the same client, through the server's successor."""
+    url = f"file://{tmp_path}/store?fsync=off"
+    with contextlib.ExitStack() as stack:
+        process, address = stack.enter_context(server_process(url))
+        async with brigade.connect_async(address) as hub:
+            queue = await hub.queue("tasks")
+            part = await remote(hub).stage("tasks", "job", some(1, 2, 3))
+            await asyncio.to_thread(process.kill)
+            await asyncio.to_thread(process.wait)
+            publishing = asyncio.ensure_future(remote(hub).publish("tasks", "job", [part]))
+            port = int(address.rpartition(":")[2])
+            await asyncio.to_thread(stack.enter_context, server_process(url, port=port))
+            assert await publishing == 3
+            assert values(await drain(queue, 3)) == [1, 2, 3]
 
 
 async def test_large_blocks_come_in_portions_and_arrive_whole(hub: AsyncHub) -> None:

@@ -73,6 +73,7 @@ def framed(service: Service, call: Call, pieces: AsyncGenerator[bytes]) -> Strea
         try:
             async with contextlib.aclosing(pieces) as running:
                 async for piece in running:
+                    await asyncio.sleep(0)  # neither a store in memory nor a connection that is gone makes anybody wait
                     if leaving.done():
                         return
                     if not started:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -62,15 +63,16 @@ async def scan(service: Service, call: Call, wanted: Scan) -> Stream:
 
 
 async def _packed(blocks: AsyncIterator[Block]) -> AsyncGenerator[bytes]:
-    async for block in blocks:
-        same = {name: column.value for name, column in block.columns.items() if isinstance(column, Same)}
-        lists: dict[str, list[Any]] = {
-            name: column for name, column in block.columns.items() if not isinstance(column, Same)
-        }
-        for start in range(0, block.count, ROWS):
-            end = min(start + ROWS, block.count)
-            some = {name: column[start:end] for name, column in lists.items()}
-            yield _pack.encode(Scanned(end - start, some, same))
+    async with contextlib.aclosing(cast("AsyncGenerator[Block]", blocks)) as running:
+        async for block in running:
+            same = {name: column.value for name, column in block.columns.items() if isinstance(column, Same)}
+            lists: dict[str, list[Any]] = {
+                name: column for name, column in block.columns.items() if not isinstance(column, Same)
+            }
+            for start in range(0, block.count, ROWS):
+                end = min(start + ROWS, block.count)
+                some = {name: column[start:end] for name, column in lists.items()}
+                yield _pack.encode(Scanned(end - start, some, same))
 
 
 async def history_parts(service: Service, call: Call, wanted: SinceThen) -> Answer:
