@@ -29,7 +29,7 @@ def served(url: str, **config: Any) -> Generator[Serving, None, None]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
     async def make() -> Serving:
-        return await Serving(ServerConfig(url=url, port=0, **config)).__aenter__()
+        return await Serving(ServerConfig(**{"url": url, "port": 0, **config})).__aenter__()
 
     try:
         serving = call(make())

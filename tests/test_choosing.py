@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 
@@ -11,15 +12,20 @@ import brigade
 from brigade.hub import AsyncHub
 from brigade.stores import ChoosingStore
 from postgres_server import postgres, postgres_url
+from served import served
 
 __all__ = ["postgres", "postgres_url"]
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", "postgres", "http"])
 async def hub(request: pytest.FixtureRequest) -> AsyncIterator[AsyncHub]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
-    async with brigade.connect_async(url) as opened:
-        yield opened
+    with contextlib.ExitStack() as stack:
+        if request.param == "http":
+            url = stack.enter_context(served(f"memory://{uuid.uuid4().hex}")).address
+        else:
+            url = "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
+        async with brigade.connect_async(url) as opened:
+            yield opened
 
 
 def chooser(hub: AsyncHub) -> ChoosingStore:

@@ -19,7 +19,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 async def harness(address: str) -> AsyncIterator[Harness]:
-    async with Harness(address, without={"operator"}) as made:
+    async with Harness(address) as made:
         yield made
 
 

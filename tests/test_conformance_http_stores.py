@@ -33,11 +33,11 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 async def harness(address: str) -> AsyncIterator[Harness]:
-    async with Harness(address, without={"operator"}) as made:
+    async with Harness(address) as made:
         yield made
 
 
-tests = suite("claim", "dead_letters", "groups", "large_payloads", "settle", "state")
+tests = suite("bulk", "claim", "dead_letters", "groups", "large_payloads", "operator", "scan", "settle", "state")
 for slow in ("test_a_message_behind_a_thousand_leased_ones_is_found",):
     tests.pop(slow, None)
 globals().update(tests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 
@@ -13,15 +14,20 @@ from brigade import Failure, QueuePolicy
 from brigade.hub import AsyncHub
 from brigade.stores.history import HistoryPart, HistoryStore, Record
 from postgres_server import postgres, postgres_url
+from served import served
 
 __all__ = ["postgres", "postgres_url"]
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", "postgres", "http"])
 async def hub(request: pytest.FixtureRequest) -> AsyncIterator[AsyncHub]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
-    async with brigade.connect_async(url) as opened:
-        yield opened
+    with contextlib.ExitStack() as stack:
+        if request.param == "http":
+            url = stack.enter_context(served(f"memory://{uuid.uuid4().hex}")).address
+        else:
+            url = "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
+        async with brigade.connect_async(url) as opened:
+            yield opened
 
 
 def queue_name() -> str:

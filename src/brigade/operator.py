@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Literal
 
 from brigade.checks import check_ids, check_limit, seconds
 from brigade.clock import to_datetime
 from brigade.errors import ConfigError
-from brigade.machine import State
 from brigade.model import MessageInfo
 from brigade.queue import AsyncQueue
-from brigade.stores.operating import Action, OperatedStore
+from brigade.stores.operating import Action, OperatedStore, Shown, Sought, shown_state
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail
 
-__all__ = ["MOST_AT_ONCE", "Operator", "Shown"]
+__all__ = ["MOST_AT_ONCE", "Operator", "Shown", "shown_state"]
 
-Shown = Literal["all", "ready", "delayed", "in_flight"]
 MOST_AT_ONCE = 1000
 LOOK_AT = 5000
 
@@ -59,19 +56,9 @@ class Operator:
         check_limit(limit, MOST_AT_ONCE)
         now = self._queue.hub.clock.now()
         newest = now - round(seconds(older_than, "older_than") * 1000)
-        wanted = text.encode("utf-8", "replace").lower()
-
-        def chosen(info: MessageInfo) -> bool:
-            return (
-                (state == "all" or state == shown_state(info, now))
-                and info.enqueued_at_ms <= newest
-                and info.attempts >= attempts
-                and (not wanted or _has(info, wanted))
-                and (match is None or match(info))
-            )
-
+        sought = Sought(state, now, newest, attempts, text, match)
         return await self._store.browse(
-            self._queue.name, chosen, limit=limit, most=look_at, after=after, held=state == "in_flight"
+            self._queue.name, sought, limit=limit, most=look_at, after=after, held=state == "in_flight"
         )
 
     async def story(self, id: str) -> Story:
@@ -120,17 +107,3 @@ class Operator:
         if len(given) > MOST_AT_ONCE:
             raise ConfigError(f"{len(given)} ids are too many at once; give up to {MOST_AT_ONCE}")
         return await self._store.override(self._queue.name, given, action) if given else 0
-
-
-def shown_state(info: MessageInfo, now: int) -> str:
-    """A message's state in the words of `stats()`: what waits is ready or delayed."""
-    if info.state is State.READY:
-        return "delayed" if info.due_at_ms > now else "ready"
-    return info.state.value
-
-
-def _has(info: MessageInfo, wanted: bytes) -> bool:
-    names = (info.id, info.ref, info.correlation_id, info.group or "", info.owner or "")
-    if any(wanted in name.encode("utf-8", "replace").lower() for name in names):
-        return True
-    return wanted in (info.body or b"").lower()

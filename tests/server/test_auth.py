@@ -15,7 +15,9 @@ import msgspec
 import pytest
 
 import brigade
-from brigade import ConfigError, PermissionDenied
+from brigade import ConfigError, NewMessage, PermissionDenied
+from brigade.operator import Operator
+from brigade.payload import outgoing
 from brigade.server.auth.gate import TokenGate
 from brigade.server.auth.tokens import Scope, Token, mint, parse_bearer, parse_scope
 from brigade.server.gate import Over, Right
@@ -31,6 +33,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "/v1/queue/dequeue": {"wait": 0},
     "/v1/queue/dequeueWithState": {"wait": 0},
     "/v1/queue/wait": {"seconds": 0},
+    "/v1/queue/outcomes": {"days": "2026-01-01"},
 }
 REFUSED = {401, 403}
 
@@ -99,6 +102,10 @@ def _filled(kind: Any, queue: str | None) -> Any:
             return 1
         case msgspec.inspect.StructType(cls=cls):
             return sample(cls, queue)
+        case msgspec.inspect.LiteralType(values=values):
+            return values[0]
+        case msgspec.inspect.BytesType():
+            return ""
         case _:
             return "1"
 
@@ -107,7 +114,7 @@ def send(http: httpx.Client, method: str, path: str, queue: str | None, bearer: 
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     (route,) = (one for one in ROUTES if (one.method, one.path) == (method, path))
     wanted = sample(route.takes, queue) | EXTRAS.get(path, {})
-    what: dict[str, Any] = {"params": wanted} if method == "GET" else {"json": wanted}
+    what: dict[str, Any] = {"params": wanted} if route.asks else {"json": wanted}
     with http.stream(method, path, headers=headers, **what) as answer:
         text = "" if answer.status_code == 200 else answer.read().decode()
         return Reply(answer.status_code, text)
@@ -146,6 +153,71 @@ def test_every_route_is_open_to_its_rights_alone(
     if path == "/v1/queue/delete":
         for queue in (MINE, OTHERS):
             assert send(http, "POST", "/v1/queue/open", queue, bearers["all"]).status == 200
+
+
+def test_one_right_is_enough_for_each_part_of_a_pipeline(server: Serving) -> None:
+    """Who writes bulk jobs, who reads tables, who streams and who decides need have nothing else."""
+    queue = "mine-pipeline"
+
+    async def run() -> None:
+        async with (
+            brigade.connect_async(server.address, token=token(server, "mine-*:enqueue")) as writer,
+            brigade.connect_async(server.address, token=token(server, "mine-*:read")) as reader,
+            brigade.connect_async(server.address, token=token(server, "mine-*:claim")) as streamer,
+            brigade.connect_async(server.address, token=token(server, "mine-*:admin")) as operator,
+        ):
+            await writer.queue(queue)
+            made: Any = writer.store
+            part = await made.stage(queue, "job", [outgoing(NewMessage(payload=n)) for n in range(3)])
+            assert await made.publish(queue, "job", [part]) == 3
+
+            looks: Any = reader.store
+            (piece,) = await looks.pieces(queue, "messages", 1)
+            blocks = [block async for block in looks.scan(queue, "messages", piece)]
+            assert sum(block.count for block in blocks) == 3
+            refs = [ref for block in blocks for ref in block.columns["ref"]]
+            assert len((await Operator(await reader.queue(queue, create=False)).browse()).messages) == 3
+
+            decides: Any = operator.store
+            assert await decides.reprioritize(queue, refs[:1], 0) == 1
+
+            takes: Any = streamer.store
+            grants = await takes.lease(queue, limit=10, owner="driver", visibility=60)
+            assert await takes.write_note(queue, "batch", b"leases") == b"leases"
+            messages = await takes.load(grants)
+            assert len(messages) == 3
+            await takes.settle(queue, [brigade.Ack(message) for message in messages])
+            await takes.drop_note(queue, "batch")
+            await takes.forget(queue)
+            parts = await looks.history_parts(queue, 0)
+            assert sum([len(await looks.read_history(one)) for one in parts]) == 4
+
+            for forbidden in (
+                lambda: made.pieces(queue, "messages", 1),
+                lambda: looks.publish(queue, "job", [part]),
+                lambda: takes.claim_these(queue, refs, owner="x", visibility=1),
+                lambda: decides.read_note(queue, "batch"),
+            ):
+                with pytest.raises(PermissionDenied):
+                    await forbidden()
+
+    asyncio.run(run())
+
+
+def test_the_key_of_seals_is_no_token(run: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"file://{tmp_path}/sealed?fsync=off"
+    run("token", "create", "ops", "--scope", "*:all", "--url", url)
+    with served(url, auth="tokens") as serving:
+        text = token(serving, "*:all")
+        with httpx.Client(base_url=serving.address, trust_env=False, timeout=60) as http:
+            http.headers["Authorization"] = f"Bearer {text}"
+            assert http.post("/v1/queue/open", json={"queue": "tasks"}).status_code == 200
+            found = http.get("/v1/queue/pieces", params={"queue": "tasks", "table": "messages"})
+            assert found.json() == {"pieces": []}
+        token(serving, "*:read")
+    assert (tmp_path / "sealed" / "auth" / "token" / "seal").stat().st_size == 32
+    assert "is not one" not in caplog.text
+    assert len(json.loads(run("token", "list", "--json", "--url", url).stdout)) == 3
 
 
 def test_health_tells_nobody_anything_and_needs_no_token(server: Serving) -> None:

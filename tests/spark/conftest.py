@@ -16,6 +16,7 @@ from brigade.spark.session import local_session
 from brigade.testing.servers.fixtures import seaweedfs_server
 from brigade.testing.servers.s3 import s3_url
 from postgres_server import postgres, postgres_url
+from served import served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,13 +59,17 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 
 @pytest.fixture(params=["file", "s3", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of each kind that Spark works on."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store of each kind that Spark works on; `http`, a server, for tests that ask for it."""
     if request.param == "s3":
-        return s3_url(request.getfixturevalue("seaweedfs_server"), f"spark/{uuid.uuid4().hex}")
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres_url")
-    return f"file://{tmp_path}/store?fsync=off"
+        yield s3_url(request.getfixturevalue("seaweedfs_server"), f"spark/{uuid.uuid4().hex}")
+    elif request.param == "postgres":
+        yield request.getfixturevalue("postgres_url")
+    elif request.param == "http":
+        with served(f"file://{tmp_path}/served?fsync=off") as serving:
+            yield serving.address
+    else:
+        yield f"file://{tmp_path}/store?fsync=off"
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_failures_and_waiting_messages_are_chosen_by_sql(spark: SparkSession, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/store"
+@pytest.mark.parametrize("url", ["file", "http"], indirect=True)
+def test_failures_and_waiting_messages_are_chosen_by_sql(spark: SparkSession, url: str) -> None:
     policy = brigade.QueuePolicy(failure=brigade.Failure("dead-letter", dead_letter_queue="letters"))
     with brigade.connect(url) as hub:
         queue = hub.queue("orders", policy=policy)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from brigade.spark.fleet import run
 from brigade.spark.history import collect
 from brigade.spark.history.engines import DuckEngine
 from postgres_server import database, postgres
+from served import served
 
 __all__ = ["database", "postgres"]
 
@@ -54,11 +56,19 @@ async def handle_async(message: Any) -> Any:
     return message.data["n"]
 
 
-@pytest.mark.parametrize("place", ["file", "postgres"])
-def test_a_fleet_works_a_queue_off(
-    spark: SparkSession, tmp_path: Path, place: str, request: pytest.FixtureRequest
-) -> None:
-    url = f"file://{tmp_path}/store" if place == "file" else request.getfixturevalue("database")
+@pytest.fixture(params=["file", "postgres", "http"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "postgres":
+        yield request.getfixturevalue("database")
+    elif request.param == "http":
+        with served(f"file://{tmp_path}/served?fsync=off") as serving:
+            yield serving.address
+    else:
+        yield f"file://{tmp_path}/store"
+
+
+def test_a_fleet_works_a_queue_off(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    url = place
     ids = fill(url, 60)
     seen: list[Any] = []
     fleet = run(spark, url, "pages", handle, concurrency=4, output=str(tmp_path / "out"), progress=seen.append)

@@ -15,6 +15,7 @@ from brigade.spark.history import attempts, collect, compact, drop_old, messages
 from brigade.spark.history.folder import Folder
 from brigade.spark.history.upkeep import JOURNAL, STAGED
 from postgres_server import database, postgres
+from served import served
 
 __all__ = ["database", "postgres"]
 
@@ -70,6 +71,19 @@ def test_history_becomes_a_row_a_message_and_a_row_a_lease(spark: SparkSession, 
     folders = {path.parent.relative_to(output).as_posix() for path in Path(output).rglob("*.parquet")}
     day = good.date.isoformat()
     assert folders == {f"messages/queue=tasks/date={day}", f"attempts/queue=tasks/date={day}"}
+
+
+def test_history_comes_through_a_server_as_well(spark: SparkSession, tmp_path: Path, output: str) -> None:
+    """Its parts have the same names the next day, through any server: nothing is read twice."""
+    store = f"file://{tmp_path}/served?fsync=off"
+    with served(store) as serving:
+        work(serving.address)
+        done = collect(spark, serving.address, output)
+        assert (done.messages, done.attempts) == (30, 36)
+        assert not collect(spark, serving.address, output).records
+        port = int(serving.address.rpartition(":")[2])
+    with served(store, port=port) as serving:
+        assert not collect(spark, serving.address, output).records
 
 
 def test_what_history_tells_twice_is_one_row(spark: SparkSession, url: str, output: str) -> None:

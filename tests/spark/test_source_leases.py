@@ -25,6 +25,7 @@ from brigade.testing.conformance.harness import eventually
 
 Offset = dict[str, Any]
 START: Offset = {"owner": "", "batch": 0}
+ON_EVERY_STORE = pytest.mark.parametrize("url", ["file", "s3", "postgres", "http"], indirect=True)
 
 
 @pytest.fixture
@@ -81,6 +82,7 @@ def payloads(found: list[dict[str, Any]]) -> list[str]:
     return sorted(row["payload"].decode() for row in found)
 
 
+@ON_EVERY_STORE
 def test_a_batch_is_leased_read_and_acked_when_the_next_is_asked_for(
     line: brigade.Queue, make: Callable[..., LeasingReader]
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_batch_is_leased_read_and_acked_when_the_next_is_asked_for(
     assert reader.partitions(later, later) == []
 
 
+@ON_EVERY_STORE
 def test_a_restart_in_mid_batch_replays_it_with_the_same_owner(
     line: brigade.Queue, make: Callable[..., LeasingReader]
 ) -> None:

@@ -61,6 +61,7 @@ def drained(line: brigade.Queue) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.parametrize("url", ["file", "s3", "postgres", "http"], indirect=True)
 def test_available_now_carries_a_whole_queue_over_and_leaves_nothing_leased(
     spark: SparkSession, url: str, queue: str, tmp_path: Path
 ) -> None:
@@ -79,19 +80,20 @@ def local(tmp_path: Path) -> str:
     return f"file://{tmp_path}/local?fsync=off"
 
 
+@pytest.mark.parametrize("url", ["file", "http"], indirect=True)
 def test_a_batch_that_spark_runs_again_enqueues_nothing_twice(
-    spark: SparkSession, local: str, queue: str, tmp_path: Path
+    spark: SparkSession, url: str, queue: str, tmp_path: Path
 ) -> None:
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "one.txt").write_text("a\nb\nc\n")
     rows = spark.readStream.text(str(tmp_path / "lines")).selectExpr("cast(value as binary) as payload")
-    finish(into(rows, local, queue, tmp_path / "checkpoint"))
+    finish(into(rows, url, queue, tmp_path / "checkpoint"))
     commits = tmp_path / "checkpoint" / "commits"
     for name in ("0", ".0.crc"):
         (commits / name).unlink()
-    finish(into(rows, local, queue, tmp_path / "checkpoint"))
+    finish(into(rows, url, queue, tmp_path / "checkpoint"))
     assert (commits / "0").exists()
-    with brigade.connect(local) as hub:
+    with brigade.connect(url) as hub:
         assert drained(hub.queue(queue)) == ["a", "b", "c"]
 
 

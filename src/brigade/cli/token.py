@@ -90,10 +90,10 @@ def list_(url: str, as_json: bool) -> None:
       brigade token list
       brigade token list --json | jq -r '.[] | select(.expired) | .id'
     """
-    from brigade.server.auth.tokens import read_token
+    from brigade.server.auth.tokens import is_token_id, read_token
 
     check_place(url)
-    found = [read_token(id, body) for id, body in _on_store(url, lambda store: store.tokens())]
+    found = [read_token(id, body) for id, body in _on_store(url, lambda store: store.tokens()) if is_token_id(id)]
     if as_json:
         print_json([_plain(one) for one in found])
     if not found:

@@ -71,6 +71,8 @@ async def info(service: Service, call: Call, wanted: None) -> Answer:
             most_messages=limits.most_messages,
             most_listed=limits.most_listed,
             most_wait=limits.most_wait,
+            most_body=limits.most_body,
+            most_stream=limits.most_stream,
         )
     )
 

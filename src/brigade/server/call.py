@@ -64,8 +64,9 @@ class Route:
     """One method of one path: who may ask, what it takes and gives, and what carries it out.
 
     One of `rights` is needed on what `over` says. `takes` is read from the query of a GET and from the body of a POST;
-    without it the handler reads the body itself and calls `Call.permit` before it does anything. `gives` is a type, or
-    several of which one is given.
+    without it the handler reads the body itself and calls `Call.permit` before it does anything. Where a POST `streams`
+    its body, `takes` is read from the query, so that whoever may not ask is refused before the body is read. `gives` is
+    a type, or several of which one is given.
     """
 
     method: str
@@ -77,6 +78,12 @@ class Route:
     takes: type[Any] | None = None
     gives: Any = None
     content: str = "application/json"
+    streams: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether what it takes stands in the query."""
+        return self.method == "GET" or self.streams
 
 
 class Call:
@@ -137,7 +144,7 @@ class Call:
         kind = self.route.takes
         if kind is None:
             return None
-        made = self.query(kind) if self.route.method == "GET" else await self.json(kind)
+        made = self.query(kind) if self.route.asks else await self.json(kind)
         if self.route.over is Over.QUEUE:
             for queue in _queues_of(made):
                 self.permit(queue)

@@ -20,7 +20,7 @@ from brigade.server.dispatcher import Held
 from brigade.server.service import Service
 from brigade.stores.remote.wire import Abandon, Delivered, Dequeue, Dequeued, Load, Loaded, Wait
 
-__all__ = ["abandon", "add_states", "dequeue", "dequeue_with_state", "gone", "load", "wait", "wire_of"]
+__all__ = ["abandon", "add_states", "deliver", "dequeue", "dequeue_with_state", "gone", "load", "wait", "wire_of"]
 
 
 async def dequeue(service: Service, call: Call, wanted: Dequeue) -> Stream:
@@ -67,7 +67,7 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
             return failed(error, call.correlation)
 
     async def stream(receive: Receive, send: Send) -> None:
-        await _deliver(service, call, receive, send, work)
+        await deliver(service, call, receive, send, work)
 
     return stream
 
@@ -97,7 +97,7 @@ async def add_states(service: Service, delivered: Sequence[Delivered]) -> None:
         one.state, one.state_etag = (msgspec.Raw(found[0]), found[1]) if found else (None, None)
 
 
-async def _deliver(
+async def deliver(
     service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Awaitable[Answer]]
 ) -> None:
     """The last byte is held back until the connection is seen to stand: without it the client has nothing."""
@@ -180,18 +180,17 @@ def _show(made: Delivered, body: bytes) -> None:
 
 
 async def abandon(service: Service, call: Call, wanted: Abandon) -> Answer:
-    """Give back what a dequeue under this key has won, or call it off."""
+    """Give back what a claim of any kind under this key has won, or call it off."""
     folder = call.route.path.removesuffix("abandon")
-    keys = [call.key_of(folder + name, wanted.key) for name in ("dequeue", "dequeueWithState")]
+    keys = [call.key_of(folder + name, wanted.key) for name in ("dequeue", "dequeueWithState", "claimThese", "lease")]
     return answer({"abandoned": any(service.answers.abandon(key) for key in keys)})
 
 
 async def load(service: Service, call: Call, wanted: Load) -> Answer:
     """The messages of grants that another process won."""
-    if len(wanted.grants) > service.limits.most_messages:
-        raise InvalidRequest(
-            f"grants has {len(wanted.grants)} grants; send up to {service.limits.most_messages}", "grants"
-        )
+    most = service.limits.most_messages
+    if len(wanted.grants) > most or sum(map(len, wanted.grants)) > most:
+        raise InvalidRequest(f"grants has more than {most} messages; send fewer at a time", "grants")
     for queue in {grant.queue for grant in wanted.grants}:
         await call.queue(queue)
     try:

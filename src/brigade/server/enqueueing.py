@@ -13,13 +13,12 @@ from brigade.model import Receipt
 from brigade.payload import NewMessage
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, answer, decode, failed
+from brigade.server.frames import Frames
 from brigade.server.multipart import Multipart, is_multipart
 from brigade.server.service import Service
 from brigade.stores.remote.wire import FRAMES, Enqueue, Enqueued, NewBody
 
 __all__ = ["EnqueueQuery", "enqueue"]
-
-MOST_CHUNK = 4 * 1024 * 1024
 
 
 class EnqueueQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +83,7 @@ async def _body_is_payload(service: Service, call: Call) -> Answer:
 
 
 async def _framed(service: Service, call: Call) -> Answer:
-    frames = _Frames(call.chunks(service.limits.most_stream))
+    frames = Frames(call.chunks(service.limits.most_stream))
     head = await frames.piece(service.limits.most_body)
     wanted = decode(head, Enqueue)
     call.permit(wanted.queue)
@@ -187,37 +186,3 @@ def _message(body: NewBody, correlation: str | None, streams: Any) -> NewMessage
         correlation_id=body.correlation_id or correlation,
         content_type=body.content_type,
     )
-
-
-class _Frames:
-    """Pieces with their length before them, from the chunks of a body."""
-
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
-        self._chunks = chunks
-        self._held = bytearray()
-        self._reading = 0
-
-    async def piece(self, most: int) -> bytes:
-        """The next piece; empty where its length is 0."""
-        size = int.from_bytes(await self._take(4))
-        if size > most:
-            raise InvalidRequest(f"a frame has {size} bytes; make frames of {most} at most", "frames")
-        return await self._take(size)
-
-    async def payload(self, number: int) -> AsyncIterator[bytes]:
-        """The chunks of a streamed payload. They come in order, so they must be read in order."""
-        if number != self._reading:
-            raise InvalidRequest("streamed payloads were read out of order; send one at a time", "frames")
-        while piece := await self.piece(MOST_CHUNK):
-            yield piece
-        self._reading += 1
-
-    async def _take(self, size: int) -> bytes:
-        while len(self._held) < size:
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
-                raise InvalidRequest("the body ends in the middle of a frame", "frames")
-            self._held += chunk
-        taken = bytes(self._held[:size])
-        del self._held[:size]
-        return taken

@@ -20,6 +20,7 @@ __all__ = ["document", "openapi"]
 
 REF = "#/components/schemas/{name}"
 JSON = "application/json"
+BYTES = "application/octet-stream"
 
 
 async def openapi(service: Service, call: Call, wanted: None) -> Answer:
@@ -31,8 +32,8 @@ async def openapi(service: Service, call: Call, wanted: None) -> Answer:
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """The routes as an OpenAPI document."""
-    bodies = [route.takes for route in routes if route.takes is not None and route.method == "POST"]
-    queries = [route.takes for route in routes if route.takes is not None and route.method == "GET"]
+    bodies = [route.takes for route in routes if route.takes is not None and not route.asks]
+    queries = [route.takes for route in routes if route.takes is not None and route.asks]
     answers = [kind for route in routes for kind in _kinds(route)]
     kinds = list(dict.fromkeys([*bodies, *queries, *answers, Enqueue, EnqueueQuery, Fault]))
     found, components = msgspec.json.schema_components(kinds, ref_template=REF)
@@ -71,7 +72,7 @@ def _operation(route: Route, schemas: dict[Any, dict[str, Any]], components: dic
     if route.method == "POST":
         made["parameters"].append(_header(KEY, "Repeated under the same key, a request is carried out once."))
         made["requestBody"] = _body(route, schemas)
-    elif route.takes is not None:
+    if route.asks and route.takes is not None:
         made["parameters"] += _query(components[schemas[route.takes]["$ref"].rpartition("/")[2]])
     return made
 
@@ -85,6 +86,8 @@ _ON = {
 
 
 def _body(route: Route, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    if route.streams:
+        return {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}
     if route.takes is not None:
         return {"required": True, "content": {JSON: {"schema": schemas[route.takes]}}}
     parts = {"type": "object", "properties": {"message": schemas[Enqueue], "payload": {"type": "string"}}}

@@ -8,12 +8,17 @@ from brigade.errors import BrigadeError
 from brigade.model import MessageInfo, Receipt, Stats
 from brigade.server import (
     admin,
+    choosing,
     dequeueing,
     enqueueing,
     metrics,
+    noting,
     openapi,
+    operating,
     payloads,
+    scanning,
     settling,
+    staging,
     subscribing,
     watching,
 )
@@ -21,8 +26,9 @@ from brigade.server.answers import Answer
 from brigade.server.call import Call, Handler, Route, answer
 from brigade.server.gate import ANY_RIGHT, Over, Right
 from brigade.server.service import Service
-from brigade.stores.remote import wire
+from brigade.stores.remote import wire, wire_ports
 from brigade.stores.remote.faults import fault_of
+from brigade.survey import Page, Story, Tail
 
 __all__ = ["PREFIX", "ROUTES"]
 
@@ -82,6 +88,89 @@ def _open(path: str, handler: Handler, gives: Any, summary: str) -> Route:
     """A route that asks nobody who they are."""
     return Route(method="GET", path=path, summary=summary, handler=handler, over=Over.NOTHING, gives=gives)
 
+
+BULK: tuple[Route, ...] = (
+    _post(
+        "stage",
+        staging.stage,
+        ENQUEUE,
+        wire_ports.Stage,
+        wire_ports.Parts,
+        "Make messages of a bulk job durable; nobody sees them yet.",
+        streams=True,
+    ),
+    _post(
+        "publish",
+        staging.publish,
+        ENQUEUE,
+        wire_ports.Publish,
+        wire.Count,
+        "Show all of a bulk job, once.",
+        streams=True,
+    ),
+    _post(
+        "unstage",
+        staging.unstage,
+        ENQUEUE,
+        wire_ports.Stage,
+        wire.Nothing,
+        "Drop what won't be published.",
+        streams=True,
+    ),
+    _get("pieces", scanning.pieces, READ, wire_ports.Pieces, wire_ports.Cut, "Cut a table of a queue into pieces."),
+    _post("scan", scanning.scan, READ, wire_ports.Scan, None, "The rows of a piece, as frames.", content=wire.FRAMES),
+    _get(
+        "history",
+        scanning.history_parts,
+        READ,
+        wire_ports.SinceThen,
+        wire_ports.PartsOfHistory,
+        "The parts of a queue's history.",
+    ),
+    _post(
+        "history",
+        scanning.read_history,
+        READ,
+        wire_ports.ReadHistory,
+        None,
+        "The records of a part, as frames.",
+        content=wire.FRAMES,
+    ),
+    _post("lease", choosing.lease, CLAIM, wire_ports.Lease, wire_ports.GrantList, "Claim, for others to load."),
+    _get("note", noting.read_note, CLAIM, wire_ports.NoteName, wire_ports.NoteValue, "Read a note of a stream."),
+    _post(
+        "note",
+        noting.write_note,
+        CLAIM,
+        wire_ports.NoteName,
+        wire_ports.NoteValue,
+        "Write a note unless there is one; gives the other one.",
+        streams=True,
+    ),
+    _post("dropNote", noting.drop_note, CLAIM, wire_ports.NoteName, wire.Nothing, "Drop a note."),
+)
+"""What Spark needs beside the rest: bulk jobs, tables in pieces, notes of streams."""
+
+OPERATORS: tuple[Route, ...] = (
+    _post(
+        "claimThese", choosing.claim_these, ADMIN, wire_ports.ClaimThese, wire_ports.GrantList, "Claim chosen messages."
+    ),
+    _post(
+        "reprioritize",
+        choosing.reprioritize,
+        ADMIN,
+        wire_ports.Reprioritize,
+        wire.Count,
+        "Give waiting messages another priority.",
+    ),
+    _get("browse", operating.browse, READ, wire_ports.Browse, Page, "Messages that wait or are in flight, by page."),
+    _get("story", operating.story, READ, wire.One, Story, "A message, and every attempt at it."),
+    _get("leases", operating.leases, READ, wire_ports.Few, wire_ports.HeldList, "Who holds what."),
+    _get("groups", operating.groups, READ, wire_ports.Few, wire_ports.GroupList, "Groups, the longest first."),
+    _get("tail", operating.tail, READ, wire_ports.Tailing, Tail, "What has ended since."),
+    _get("outcomes", operating.outcomes, READ, wire_ports.Outcomes, wire_ports.Days, "How messages ended, by day."),
+    _post("override", operating.override, ADMIN, wire_ports.Override, wire.Count, "Decide over messages by id."),
+)
 
 ROUTES: tuple[Route, ...] = (
     _open("/healthz", _healthz, wire.Status, "The process runs."),
@@ -169,4 +258,6 @@ ROUTES: tuple[Route, ...] = (
     _post("delete", admin.delete, ADMIN, wire.QueueOnly, wire.Nothing, "Remove a queue and everything in it."),
     _post("sweep", admin.sweep, UPKEEP, wire.QueueOnly, wire.Swept, "Finish what crashes left."),
     _post("forget", admin.forget, UPKEEP, wire.QueueOnly, wire.Nothing, "Finish what was settled; forget the rest."),
+    *BULK,
+    *OPERATORS,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from brigade.errors import ConfigError, QueueNotFound
 from brigade.hub import AsyncHub
@@ -15,6 +17,7 @@ from brigade.server.answers import Answers
 from brigade.server.dispatcher import Dispatcher
 from brigade.server.feed import Feed
 from brigade.server.gate import Gate, OpenGate
+from brigade.server.sealing import Sealer
 from brigade.server.subscriptions import Subscriptions
 from brigade.stores import Failed
 
@@ -59,6 +62,9 @@ class Service:
         self.dispatcher = Dispatcher(hub.store, name=self.name, most_consumers=limits.most_consumers)
         self.answers = Answers(self.name, hub.clock)
         self.subscriptions = Subscriptions()
+        self.sealer = Sealer(hub.store)
+        self.publishing: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """A lock for each bulk job that is being published or dropped."""
         self.registry: CollectorRegistry | None = None
         self.traffic: Counter[tuple[str, str, int]] = Counter()
         self.spent: defaultdict[str, float] = defaultdict(float)

@@ -23,6 +23,7 @@ __all__ = [
     "ChoosingStore",
     "Failed",
     "JoiningStore",
+    "LeasingStore",
     "NotingStore",
     "Outgoing",
     "Pace",
@@ -227,6 +228,15 @@ class ChoosingStore(Protocol):
 
     async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
         """Give waiting messages another priority; returns how many. What lies in a lane has none to give."""
+        ...
+
+
+@runtime_checkable
+class LeasingStore(Protocol):
+    """A store whose `claim` brings messages along, and that can leave them for others to load."""
+
+    async def lease(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        """`claim`, of which only the leases come here."""
         ...
 
 

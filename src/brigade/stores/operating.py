@@ -5,13 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
+import msgspec
+
+from brigade.machine import State
 from brigade.model import MessageInfo
 from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
-__all__ = ["Action", "Match", "OperatedStore"]
+__all__ = ["Action", "Match", "OperatedStore", "Shown", "Sought", "shown_state"]
 
 Action = Literal["discard", "hasten", "take_back"]
 Match = Callable[[MessageInfo], bool]
+Shown = Literal["all", "ready", "delayed", "in_flight"]
+
+
+class Sought(msgspec.Struct, frozen=True):
+    """What an operator looks for: a match that is plain data but for `also`, so that a server can be told.
+
+    `now_ms` is when they look, `newest_ms` when it was enqueued at the latest. `text` is in an id or the payload.
+    """
+
+    state: Shown = "all"
+    now_ms: int = 0
+    newest_ms: int | None = None
+    attempts: int = 0
+    text: str = ""
+    also: Match | None = None
+
+    def __call__(self, info: MessageInfo) -> bool:
+        return (
+            (self.state == "all" or self.state == shown_state(info, self.now_ms))
+            and (self.newest_ms is None or info.enqueued_at_ms <= self.newest_ms)
+            and info.attempts >= self.attempts
+            and (not self.text or _has(info, self.text.encode("utf-8", "replace").lower()))
+            and (self.also is None or self.also(info))
+        )
+
+
+def shown_state(info: MessageInfo, now: int) -> str:
+    """A message's state in the words of `stats()`: what waits is ready or delayed."""
+    if info.state is State.READY:
+        return "delayed" if info.due_at_ms > now else "ready"
+    return info.state.value
+
+
+def _has(info: MessageInfo, wanted: bytes) -> bool:
+    names = (info.id, info.ref, info.correlation_id, info.group or "", info.owner or "")
+    if any(wanted in name.encode("utf-8", "replace").lower() for name in names):
+        return True
+    return wanted in (info.body or b"").lower()
 
 
 @runtime_checkable

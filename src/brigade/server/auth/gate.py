@@ -12,7 +12,7 @@ from starlette.requests import Request
 from brigade.clock import Clock, SystemClock
 from brigade.errors import BrigadeError, ConfigError, CorruptObject, StoreUnavailable
 from brigade.hub import AsyncHub
-from brigade.server.auth.tokens import Token, parse_bearer, read_token
+from brigade.server.auth.tokens import Token, is_token_id, parse_bearer, read_token
 from brigade.server.gate import Caller, Gate, OpenGate
 from brigade.stores import TokenStore
 from brigade.stores.remote.faults import Unauthenticated
@@ -92,6 +92,8 @@ class TokenGate:
     def _read(self, stored: list[tuple[str, bytes]]) -> dict[str, Token]:
         tokens: dict[str, Token] = {}
         for id, body in stored:
+            if not is_token_id(id):
+                continue
             try:
                 tokens[id] = read_token(id, body)
             except CorruptObject as error:

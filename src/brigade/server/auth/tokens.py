@@ -18,9 +18,10 @@ from brigade.errors import ConfigError, CorruptObject
 from brigade.ids import secret_bytes
 from brigade.server.gate import Right
 
-__all__ = ["Scope", "Token", "mint", "parse_bearer", "parse_scope", "read_token"]
+__all__ = ["Scope", "Token", "is_token_id", "mint", "parse_bearer", "parse_scope", "read_token"]
 
 _TOKEN = re.compile(r"brg_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+_ID = re.compile(r"[0-9a-f]{16}")
 _PATTERN = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9._*-]{0,99}")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 MOST_STARS, MOST_SCOPES = 3, 100
@@ -132,6 +133,11 @@ def parse_bearer(header: str | None) -> tuple[str, str] | None:
     scheme, _, text = (header or "").partition(" ")
     found = _TOKEN.fullmatch(text.strip()) if scheme.lower() == "bearer" else None
     return (found[1], found[2]) if found else None
+
+
+def is_token_id(id: str) -> bool:
+    """Whether this is the id of a token. Servers keep other things beside them."""
+    return bool(_ID.fullmatch(id))
 
 
 def read_token(id: str, body: bytes) -> Token:

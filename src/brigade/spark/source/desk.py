@@ -22,7 +22,7 @@ from brigade.errors import BrigadeError, ConfigError, StaleLease, StoreUnavailab
 from brigade.model import Ack, Extend, Grant, Message, Release, Settlement
 from brigade.policy import QueuePolicy
 from brigade.spark.source.options import Place
-from brigade.stores import NotingStore, Settled, Store
+from brigade.stores import LeasingStore, NotingStore, Settled, Store
 from brigade.sync import Hub
 
 __all__ = ["Desk", "leased"]
@@ -107,10 +107,10 @@ class Desk:
         left = limit
         while left > 0 and (segments is None or len(won) < segments):
             share = left if segments is None else min(left, self.policy.segment_messages)
+            store = self._store
+            claim = store.lease if isinstance(store, LeasingStore) else store.claim
             try:
-                more = self._hub.call(
-                    self._store.claim(self._queue, limit=share, owner=owner, visibility=self.visibility)
-                )
+                more = self._hub.call(claim(self._queue, limit=share, owner=owner, visibility=self.visibility))
             except StoreUnavailable as error:
                 log.warning("the store did not answer a claim (%s); it is asked again", error)
                 break

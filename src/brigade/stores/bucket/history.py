@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from brigade.blobs import Create
 from brigade.crypto.places import place_of
-from brigade.errors import CannotDecrypt, CorruptObject
+from brigade.errors import CannotDecrypt, ConfigError, CorruptObject
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
 from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corrupt_key
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
@@ -214,6 +214,8 @@ def list_parts(keys: QueueKeys, since: int) -> Proto[list[HistoryPart]]:
 
 def read_part(env: Env, part: HistoryPart) -> Proto[list[Record]]:
     """The records of one file of history; none where retention has taken it."""
+    if not QueueKeys(part.queue).has_history(part.key):
+        raise ConfigError(f"{part.key[:200]!r} is no history of queue {part.queue!r}; read the parts that were listed")
     return (yield from read_opened(env, part.key))
 
 

@@ -33,6 +33,8 @@ __all__ = ["TOKENS", "QueueKeys", "SegmentName", "lane_name", "parse_message_ref
 TOKENS = "auth/token/"
 STRICT_LANE = "0" * 16
 _SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[flFLd][ps])-([0-9]{1,5})")
+_LANE = re.compile(r"[0-9a-f]{16}")
+_DAY = re.compile(r"date=[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HISTORY = re.compile(r"([0-9]{14})-([0-9a-f]+)-([0-9]+)s([0-9]+)f([0-9]+)d\.jsonl\.gz")
 
 
@@ -219,6 +221,20 @@ class QueueKeys:
         """A key that comes before every history file written at `at` or later."""
         day = datetime.fromtimestamp(max(at, 0) / 1000, UTC).strftime("%Y-%m-%d")
         return f"{self.history}date={day}/{max(at, 0):014d}"
+
+    def has_history(self, key: str) -> bool:
+        """Whether this is a history file of this queue, and no key that leads elsewhere."""
+        day, _, name = key.removeprefix(self.history).partition("/")
+        return key.startswith(self.history) and bool(_DAY.fullmatch(day) and _HISTORY.fullmatch(name))
+
+    def has_lane(self, lane: str) -> bool:
+        """Whether this is the name of a lane."""
+        return bool(_LANE.fullmatch(lane))
+
+    def has_parked(self, key: str) -> bool:
+        """Whether this is where parked failures of this queue lie."""
+        name, _, move = key.removeprefix(self.failed).rpartition("-m")
+        return key.startswith(self.failed) and move.isdecimal() and SegmentName.parse(name) is not None
 
     def parse(self, key: str) -> SegmentName | None:
         """The segment whose segment, staged segment or ledger key this is."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brigade.errors import CorruptObject
+from brigade.errors import ConfigError, CorruptObject
 from brigade.stores import Block, Same, ScannedTable
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, Book, state_of
@@ -79,7 +79,7 @@ def _shares(items: Sequence[T], weights: Sequence[int], most: int) -> list[list[
 
 def steps(env: Env, view: QueueView, table: ScannedTable, piece: bytes) -> Iterator[Proto[list[Block]]]:
     """What has to be run to read a piece, a few objects at a time."""
-    part = _piece.decode(piece)
+    part = _read_piece(view, table, piece)
     leases = table == "leases"
     for lane in part.lanes:
         yield _scan_lane(env, view, lane, leases)
@@ -88,6 +88,21 @@ def steps(env: Env, view: QueueView, table: ScannedTable, piece: bytes) -> Itera
     for start in range(0, len(part.keys), TOGETHER):
         scan = _scan_history if table == "history" else _scan_parked
         yield _together([scan(env, key) for key in part.keys[start : start + TOGETHER]])
+
+
+def _read_piece(view: QueueView, table: ScannedTable, piece: bytes) -> Piece:
+    """A piece that leads nowhere but into this queue's table: it may have come a long way."""
+    try:
+        part = _piece.decode(piece)
+    except msgspec.DecodeError:
+        raise ConfigError("the piece is not one; scan the pieces that were given for this queue") from None
+    keys = view.keys
+    inside = keys.has_history if table == "history" else keys.has_parked
+    if not all(map(inside, part.keys)) or not all(map(keys.has_lane, part.lanes)):
+        raise ConfigError(
+            f"the piece is not of {table} of queue {keys.queue!r}; scan the pieces that were given for it"
+        )
+    return part
 
 
 def _together(parts: Sequence[Proto[Block | None]]) -> Proto[list[Block]]:

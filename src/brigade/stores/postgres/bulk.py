@@ -117,7 +117,7 @@ def publish(
     if not taken:
         found = yield Ask("find_job", {"queue": queue_id, "job": job})
         ours = bool(found) and found[0][0] == token
-        yield from discard(parts)
+        yield from discard(queue_id, parts)
         return Published(count if ours else 0, ours)
     wanted = {"queue": queue_id, "parts": Numbers(parts)}
     present, lanes, awaited = (yield Ask("look_at_parts", wanted))[0]
@@ -133,13 +133,13 @@ def publish(
     yield Ask("publish_parts", {**wanted, "batch": token})
     if lanes:
         yield Ask("seat_lanes", {"queue": queue_id, "lanes": sorted(lanes)}, lifo)
-    yield from discard(parts)
+    yield from discard(queue_id, parts)
     return Published(count, bool(awaited))
 
 
-def discard(parts: Sequence[int]) -> Steps[None]:
-    """Remove staged rows."""
-    yield Ask("drop_parts", {"parts": Numbers(parts)})
+def discard(queue_id: int, parts: Sequence[int]) -> Steps[None]:
+    """Remove staged rows of a queue."""
+    yield Ask("drop_parts", {"queue": queue_id, "parts": Numbers(parts)})
 
 
 def write_note(queue: str, queue_id: int, name: str, value: bytes) -> Steps[bytes]:

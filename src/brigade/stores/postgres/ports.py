@@ -113,7 +113,8 @@ class PostgresPorts(PostgresProcess):
         return published.count
 
     async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
-        await self.link.run(lambda _: bulk.discard([int(one.detail) for one in staged]))
+        held = await self._queue(queue)
+        await self.link.run(lambda _: bulk.discard(held.id, [int(one.detail) for one in staged]))
 
     async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
         held = await self._queue(queue)

@@ -1122,14 +1122,16 @@ SELECT token FROM {schema}.jobs WHERE queue_id = %(queue)s AND job = %(job)s;
 -- How many messages the parts have, which lanes they join, and whether somebody waits for them.
 SELECT count(s.part), array_agg(DISTINCT s.lane) FILTER (WHERE s.lane IS NOT NULL),
        (SELECT waiting_until > {schema}.now_ms() FROM {schema}.queues WHERE id = %(queue)s)
-FROM unnest(%(parts)s::bigint[]) AS w (part) JOIN {schema}.staged s ON s.part = w.part;
+FROM unnest(%(parts)s::bigint[]) AS w (part)
+     JOIN {schema}.staged s ON s.part = w.part AND s.queue_id = %(queue)s;
 
 -- name: publish_parts
 -- Move staged messages into the queue, in the order of the parts; one whose own id is taken is left out.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_ms() AS now),
 ordered AS MATERIALIZED (
     SELECT s.*
-    FROM unnest(%(parts)s::bigint[]) WITH ORDINALITY AS w (part, turn) JOIN {schema}.staged s ON s.part = w.part
+    FROM unnest(%(parts)s::bigint[]) WITH ORDINALITY AS w (part, turn)
+         JOIN {schema}.staged s ON s.part = w.part AND s.queue_id = %(queue)s
     ORDER BY w.turn, s.place
 ),
 numbered AS MATERIALIZED (SELECT nextval('{schema}.message_ids') AS id, o.* FROM ordered o),
@@ -1153,8 +1155,8 @@ FROM numbered n, {schema}.queues q, clock c
 WHERE q.id = %(queue)s AND (n.own_id IS NULL OR n.id IN (SELECT message_id FROM taken));
 
 -- name: drop_parts
--- Remove staged messages.
-DELETE FROM {schema}.staged WHERE part = ANY (%(parts)s::bigint[]);
+-- Remove staged messages of a queue.
+DELETE FROM {schema}.staged WHERE part = ANY (%(parts)s::bigint[]) AND queue_id = %(queue)s;
 
 -- name: sweep_staged
 -- Staged messages that no job will publish any more, records of jobs that are long over, and forgotten notes.

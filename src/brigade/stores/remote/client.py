@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -58,6 +58,10 @@ class Client:
 
     async def get(self, path: str, kind: type[T], *, patience: float = PATIENCE, **query: str | int) -> T:
         """Read something. It is repeated freely."""
+        return await self.ask(path, kind, query, patience=patience)
+
+    async def ask(self, path: str, kind: type[T], query: Mapping[str, str | int], *, patience: float = PATIENCE) -> T:
+        """`get`, with the query as one value."""
         return await self._again("GET", path, kind, patience=patience, params=query)
 
     async def post(
@@ -98,18 +102,50 @@ class Client:
             raise self._unknown(error) from error
         return self._read(response, kind)
 
-    async def stream(self, path: str, **query: str) -> AsyncIterator[bytes]:
-        """The bytes of an answer, as they come."""
-        self.counts["http_get"] += 1
-        try:
-            async with self._http.stream("GET", path, params=query) as response:
-                if response.status_code != OK:
-                    await response.aread()
-                    raise self._error(response)
-                async for chunk in response.aiter_bytes():
-                    yield chunk
-        except httpx.TransportError as error:
-            raise StoreUnavailable(f"the payload from {self.base} broke off ({_why(error)}); read it again") from error
+    async def send_again(
+        self,
+        path: str,
+        chunks: Callable[[], AsyncIterator[bytes]],
+        kind: type[T],
+        query: Mapping[str, str | int],
+        *,
+        key: str | None = None,
+        answering: float = ANSWERING,
+    ) -> T:
+        """Stream something that may be sent twice: `chunks` makes it anew for every try."""
+        return await self._again("POST", path, kind, key=key, answering=answering, params=query, chunks=chunks)
+
+    async def stream(self, path: str, body: Any = None, **query: str) -> AsyncIterator[bytes]:
+        """The bytes of an answer, as they come. With a body it is a POST, which must be one that may be repeated.
+
+        While nothing has come it is asked for again; what breaks off later is for the caller to read again.
+        """
+        method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        end, pause, started = self._monotonic() + PATIENCE, FIRST_PAUSE, False
+        while True:
+            self.counts[f"http_{method.lower()}"] += 1
+            try:
+                async with self._http.stream(method, path, params=query, content=content) as response:
+                    if response.status_code != OK:
+                        await response.aread()
+                        raise self._error(response)
+                    async for chunk in response.aiter_bytes():
+                        started = True
+                        yield chunk
+                return
+            except httpx.TransportError as error:
+                if started:
+                    raise StoreUnavailable(
+                        f"the answer of {self.base} broke off ({_why(error)}); read it again"
+                    ) from error
+                if self._monotonic() + pause > end:
+                    raise self._unreachable(error) from error
+            except Throttled as error:
+                if self._monotonic() + error.retry_after > end:
+                    raise
+                pause = error.retry_after
+            await asyncio.sleep(pause * self.ids.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _again(
         self,
@@ -121,12 +157,15 @@ class Client:
         once: bool = False,
         patience: float = PATIENCE,
         answering: float = ANSWERING,
+        chunks: Callable[[], AsyncIterator[bytes]] | None = None,
         **what: Any,
     ) -> T:
         end = self._monotonic() + patience
         pause = FIRST_PAUSE
         headers = {} if key is None else {KEY: key}
         while True:
+            if chunks is not None:
+                what["content"] = chunks()
             try:
                 return self._read(await self._request(method, path, headers, answering, **what), kind)
             except httpx.TransportError as error:

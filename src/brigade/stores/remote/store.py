@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from brigade.clock import Clock, SystemClock
 from brigade.crypto.places import crc_of
@@ -30,10 +31,13 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy, decode_policy, encode_policy
-from brigade.stores import Failed, Outgoing, Settled
-from brigade.stores.remote import wire
+from brigade.stores import Block, Failed, Outgoing, ScannedTable, Settled, Staged
+from brigade.stores.history import HistoryPart, Record
+from brigade.stores.operating import Action, Match
+from brigade.stores.remote import bulk, operating, wire, wire_ports
 from brigade.stores.remote.client import Client
 from brigade.stores.remote.faults import error_of
+from brigade.survey import Day, GroupInfo, Held, Page, Story, Tail, Upkeep
 
 __all__ = ["RemoteStore"]
 
@@ -58,6 +62,7 @@ class RemoteStore:
         self._policies: dict[str, QueuePolicy] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: set[str] = set()
+        self._swept: dict[str, float] = {}
 
     async def open(self) -> None:
         """Ask the server who it is, and what time it has."""
@@ -174,9 +179,9 @@ class RemoteStore:
         found = [self._unloaded.pop((grant.segment, grant.token, grant.members), None) for grant in grants]
         if missing := [grant for grant, message in zip(grants, found, strict=True) if message is None]:
             loaded: list[Message] = []
-            for start in range(0, len(missing), self._info.most_messages):
-                body = wire.Load(grants=missing[start : start + self._info.most_messages])
-                loaded += [_message(one) for one in (await self._post("load", body, wire.Loaded)).messages]
+            for some in _shares(missing, self._info.most_messages):
+                answer = await self._post("load", wire.Load(grants=some), wire.Loaded)
+                loaded += [_message(one) for one in answer.messages]
             return [message for message in found if message is not None] + loaded
         return [message for message in found if message is not None]
 
@@ -260,10 +265,110 @@ class RemoteStore:
 
     async def sweep(self, queue: str) -> dict[str, int]:
         swept = await self._post("sweep", wire.QueueOnly(queue), wire.Swept)
+        self._swept[queue] = self.clock.monotonic()
         if self.on_failure is not None:
             for failed in swept.failed:
                 self.on_failure(failed)
         return swept.done
+
+    async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
+        self._check_sizes(queue, messages)
+        return await bulk.stage(self._client, QUEUE, self._info, queue, job, messages, self.clock.now())
+
+    async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
+        return await bulk.publish(self._client, QUEUE, self._info, queue, job, staged, epoch)
+
+    async def discard(self, queue: str, job: str, staged: Sequence[Staged]) -> None:
+        await bulk.discard(self._client, QUEUE, self._info, queue, job, staged)
+
+    async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
+        found = await self._client.get(
+            QUEUE + "pieces", wire_ports.Cut, queue=queue, table=table, most=most, since=since
+        )
+        return found.pieces
+
+    def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:
+        return bulk.scan(self._client, QUEUE, queue, table, piece)
+
+    async def history_parts(self, queue: str, since: int) -> list[HistoryPart]:
+        found = await self._client.get(QUEUE + "history", wire_ports.PartsOfHistory, queue=queue, since=max(since, 0))
+        return found.parts
+
+    async def read_history(self, part: HistoryPart) -> list[Record]:
+        return await bulk.read_history(self._client, QUEUE, part)
+
+    async def write_note(self, queue: str, name: str, value: bytes) -> bytes:
+        """Repeated after a lost answer it finds the note that it wrote, which is as good."""
+
+        async def body() -> AsyncIterator[bytes]:
+            for start in range(0, len(value), wire.FRAME_SIZE):
+                yield value[start : start + wire.FRAME_SIZE]
+
+        query = {"queue": queue, "name": name}
+        there = await self._client.send_again(QUEUE + "note", body, wire_ports.NoteValue, query)
+        return value if there.value is None else there.value
+
+    async def read_note(self, queue: str, name: str) -> bytes | None:
+        return (await self._client.get(QUEUE + "note", wire_ports.NoteValue, queue=queue, name=name)).value
+
+    async def drop_note(self, queue: str, name: str) -> None:
+        await self._post("dropNote", wire_ports.NoteName(queue=queue, name=name), wire.Nothing)
+
+    async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
+        """Leases whose answer is lost for good run out; an answer that nobody gets to read is given back."""
+        won: list[Grant] = []
+        for some in self._some(refs):
+            body = wire_ports.ClaimThese(queue=queue, refs=some, owner=owner, visibility=visibility)
+            won += await self._leased("claimThese", body)
+        return won
+
+    async def lease(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+        body = wire_ports.Lease(queue=queue, limit=min(limit, 1_000_000), owner=owner, visibility=visibility)
+        return await self._leased("lease", body)
+
+    async def _leased(self, path: str, body: Any) -> list[Grant]:
+        key = self._client.ids.nonce()
+        try:
+            return (await self._post(path, body, wire_ports.GrantList, key=key)).grants
+        except (asyncio.CancelledError, StoreUnavailable):
+            self._background(self._abandon(key))
+            raise
+
+    async def reprioritize(self, queue: str, refs: Sequence[str], priority: int) -> int:
+        bodies = [wire_ports.Reprioritize(queue=queue, refs=some, priority=priority) for some in self._some(refs)]
+        return sum([(await self._post("reprioritize", body, wire.Count)).count for body in bodies])
+
+    def _some(self, refs: Sequence[str]) -> list[list[str]]:
+        """Refs in portions that the server takes. What is too long to be one can't be found, so it isn't asked for."""
+        known = [ref for ref in refs if len(ref) <= wire.LONGEST]
+        most = self._info.most_messages
+        return [known[start : start + most] for start in range(0, len(known), most)]
+
+    async def browse(self, queue: str, match: Match, *, limit: int, most: int, after: str | None, held: bool) -> Page:
+        return await operating.browse(self._client, QUEUE, queue, match, limit, most, after, held)
+
+    async def story(self, queue: str, message_id: str) -> Story:
+        return await self._client.get(QUEUE + "story", Story, queue=queue, id=message_id)
+
+    async def leases(self, queue: str, limit: int) -> list[Held]:
+        return (await self._client.get(QUEUE + "leases", wire_ports.HeldList, queue=queue, limit=limit)).leases
+
+    async def groups(self, queue: str, limit: int) -> list[GroupInfo]:
+        return (await self._client.get(QUEUE + "groups", wire_ports.GroupList, queue=queue, limit=limit)).groups
+
+    async def override(self, queue: str, ids: Sequence[str], action: Action) -> int:
+        return await operating.override(self._client, QUEUE, queue, ids, action)
+
+    async def tail(self, queue: str, after: str | None, *, since_ms: int, limit: int) -> Tail:
+        return await operating.tail(self._client, QUEUE, queue, after, since_ms, limit)
+
+    async def outcomes(self, queue: str, days: Sequence[str], sample: int) -> list[Day]:
+        return await operating.outcomes(self._client, QUEUE, queue, days, sample)
+
+    def upkeep(self) -> Upkeep:
+        """The server does it, and knows; from here only the sweeps are known that were asked for here."""
+        now = self.clock.monotonic()
+        return Upkeep(0, {queue: now - at for queue, at in self._swept.items()})
 
     def requests(self) -> dict[str, int]:
         return dict(self._client.counts)
@@ -288,6 +393,36 @@ class RemoteStore:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _shares(grants: Sequence[Grant], most: int) -> list[list[Grant]]:
+    """Grants in shares of up to `most` messages; one that has more is cut."""
+    shares: list[list[Grant]] = []
+    room = 0
+    for grant in grants:
+        start = 0
+        while start < len(grant):
+            if not room:
+                shares.append([])
+                room = most
+            end = min(start + room, len(grant))
+            shares[-1].append(_cut(grant, start, end))
+            room -= end - start
+            start = end
+    return shares
+
+
+def _cut(grant: Grant, start: int, end: int) -> Grant:
+    if end - start == len(grant):
+        return grant
+    members = grant.members[start:end]
+    return replace(
+        grant,
+        members=members,
+        attempts=grant.attempts[start:end],
+        max_attempts=grant.max_attempts[start:end],
+        recovered=tuple(place for place in grant.recovered if place in members),
+    )
 
 
 def _new(one: Outgoing) -> wire.NewBody:

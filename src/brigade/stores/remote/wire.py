@@ -17,6 +17,7 @@ __all__ = [
     "FRAMES",
     "FRAME_SIZE",
     "KEY",
+    "LONGEST",
     "NDJSON",
     "RETRY_OF",
     "SERVER",
@@ -56,6 +57,7 @@ __all__ = [
     "SettleBatch",
     "SettleBody",
     "Settled",
+    "ShortText",
     "StateValue",
     "Status",
     "Subscribe",
@@ -90,7 +92,8 @@ EVENTS = "text/event-stream"
 Version = Annotated[int, Meta(ge=0, le=2**53)]
 Attempt = Annotated[int, Meta(ge=0, le=100_000)]
 Moment = Annotated[int, Meta(ge=0, le=99_999_999_999_999)]
-ShortText = Annotated[str, Meta(max_length=1024)]
+LONGEST = 1024
+ShortText = Annotated[str, Meta(max_length=LONGEST)]
 
 
 class _Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -408,3 +411,5 @@ class Info(msgspec.Struct):
     most_messages: int
     most_listed: int
     most_wait: float
+    most_body: int = 16 * 1024 * 1024
+    most_stream: int = 1024**3
