@@ -33,14 +33,11 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     keys, now = view.keys, env.now()
     counts: Counter[str] = Counter()
     oldest = FOREVER
-    known = [name for name in view.ledgers if not name.lane]
+    known = view.known()
     listed = yield from list_all(keys.segments)
     paused = any(item.key == keys.paused_flag for item in listed)
     names = [name for item in listed if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
     etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
-    for name in known:
-        if keys.ledger(name) not in etags:
-            view.ledgers.pop(name, None)
     used = [name for name in names if keys.ledger(name) in etags]
     books: dict[SegmentName, Book] = {}
     accounts = yield from side_by_side(
@@ -60,7 +57,8 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
         elif not _count(book, now, counts):
             continue
         oldest = min(oldest, name.due)
-    for item in (yield from list_all(keys.lanes)):
+    lanes = yield from list_all(keys.lanes)
+    for item in lanes:
         found = yield from read_lane(env, view, item.key[len(keys.lanes) :])
         for entry in found[0].entries if found else ():
             name = SegmentName.parse(entry.segment)
@@ -68,6 +66,12 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
                 book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
+    view.keep_only(
+        known,
+        segments={name for item in listed if (name := keys.parse(item.key)) is not None},
+        ledgers=etags.keys(),
+        lanes={item.key[len(keys.lanes) :] for item in lanes},
+    )
     counts["failed"] += yield from _parked_count(env, view)
     yield from _history_counts(env, view, counts)
     return Stats(
