@@ -18,7 +18,7 @@ from brigade.stores.bucket.history import SKEW, Record, ended_since, opened
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
+from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
 from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Parked
 
@@ -117,21 +117,27 @@ def _parked_count(env: Env, view: QueueView) -> Proto[int]:
 
 
 def _history_counts(env: Env, view: QueueView, counts: Counter[str]) -> Proto[None]:
-    """Add what history files' names tell. What is older than any late writer is listed once an hour, not each time."""
+    """Add what history files' names tell, a page at a time: there may be many. What is older than any late writer is
+    listed once an hour, not each time."""
     tally, now = view.tally, env.now()
     if now >= tally.renew_at:
         tally = view.tally = Tally(renew_at=now + TALLY_FOR)
-    for item in (yield from list_all(view.keys.history, tally.after)):
-        name = HistoryName.parse(item.key)
-        if name is None:
-            continue
-        if name.at < now - SKEW:
-            tally.after = item.key
-            tally.succeeded += name.succeeded
-            tally.dead += name.dead
-        else:
-            counts["succeeded"] += name.succeeded
-            counts["dead_lettered"] += name.dead
+    after, more = tally.after, True
+    while more:
+        page = yield from list_page(view.keys.history, after)
+        for item in page.items:
+            name = HistoryName.parse(item.key)
+            if name is None:
+                continue
+            if name.at < now - SKEW:
+                tally.after = item.key
+                tally.succeeded += name.succeeded
+                tally.dead += name.dead
+            else:
+                counts["succeeded"] += name.succeeded
+                counts["dead_lettered"] += name.dead
+        more = page.more and bool(page.items)
+        after = page.items[-1].key if page.items else after
     counts["succeeded"] += tally.succeeded
     counts["dead_lettered"] += tally.dead
 
