@@ -5,6 +5,7 @@ examples:
   brigade-chaos --arena file --arena postgres   only these
   brigade-chaos --arena s3 --seed 7 --json      the same faults again, as JSON
   brigade-chaos --minutes 3 --spark             with a Spark job in the crew, and the Spark audit beside the judge
+  brigade-chaos --json > chaos.json; brigade-chaos --read chaos.json --markdown   a table of a run, for documents
   brigade-chaos --soak --minutes 30             mixed load without faults: memory, and what is left behind
 """
 
@@ -16,13 +17,14 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from brigade.testing.chaos.arenas import ARENAS, why_not
 from brigade.testing.chaos.auditing import apart, why_not_spark
+from brigade.testing.chaos.markdown import as_markdown
 from brigade.testing.chaos.plan import FLEET
 from brigade.testing.chaos.report import as_text
 from brigade.testing.chaos.run import CREW, Report, chaos
@@ -38,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 0: every promise was kept; 1: one was broken, or memory grew; 2: wrong usage."""
     parser = _parser()
     given = parser.parse_args(argv)
+    if given.read:
+        return _tell([report for path in given.read for report in _read(parser, path)], given)
     given.spark = _wants_spark(parser, given)
     signal.signal(signal.SIGTERM, _leave)
     names = given.arena or list(SOAKED if given.soak else ARENAS)
@@ -50,14 +54,30 @@ def main(argv: list[str] | None = None) -> int:
                 _say(f"{name}: left out, {reason}")
                 continue
             reports.append(_run(name, folder / name, given))
-            if not given.json:
+            if not (given.json or given.markdown):
                 print("\n".join(_shown(reports[-1])), flush=True)
     finally:
         if not given.keep and all(report.ok for report in reports):
             shutil.rmtree(folder, ignore_errors=True)
+    return _tell(reports, given, shown=True)
+
+
+def _tell(reports: Sequence[Report], given: argparse.Namespace, *, shown: bool = False) -> int:
+    """All reports in the form that was asked for; as text they may have been `shown` one by one."""
     if given.json:
         sys.stdout.buffer.write(msgspec.json.encode(reports) + b"\n")
+    elif given.markdown:
+        print(as_markdown(reports))
+    elif not shown:
+        print("\n".join(line for report in reports for line in _shown(report)))
     return 0 if reports and all(report.ok for report in reports) else 1
+
+
+def _read(parser: argparse.ArgumentParser, path: str) -> list[Report]:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=list[Report])
+    except (OSError, msgspec.DecodeError) as error:
+        parser.error(f"{path} has no reports of `brigade-chaos --json`: {error}")
 
 
 def _run(name: str, folder: Path, given: argparse.Namespace) -> Report:
@@ -116,7 +136,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"a Spark job in the crew, and the Spark audit (on from {LEAST_WITH_SPARK:g} minutes where there is Java)",
     )
     parser.add_argument("--keep", metavar="DIR", help="keep journals and logs there")
-    parser.add_argument("--json", action="store_true", help="reports as JSON")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="reports as JSON")
+    forms.add_argument("--markdown", action="store_true", help="reports as a table in Markdown, a column for each")
+    parser.add_argument(
+        "--read", action="append", metavar="FILE", help="run nothing: show what --json told before; may be given again"
+    )
     return parser
 
 
