@@ -112,16 +112,16 @@ def test_both_find_what_was_planted(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_fleet_is_killed_among_others_and_both_agree(spark: SparkSession, tmp_path: Path) -> None:
-    """[G1] [G2] [G3] [G4] A Spark job with a Java of its own works beside a worker; the nemesis has only those two."""
+def test_a_fleet_is_killed_and_frozen_and_both_agree(spark: SparkSession, tmp_path: Path) -> None:
+    """[G1] [G2] [G3] [G4] A Spark job with a Java of its own; the nemesis has only that and a producer."""
     report = chaos(
         "file",
         tmp_path,
         seed=3,
-        seconds=8,
+        seconds=10,
         lease=1.5,
-        every=0.8,
-        crew=("producer", "threads", FLEET),
+        every=0.6,
+        crew=("producer", FLEET),
         audit=partial(audited, spark),
     )
     assert report.violations == [], report.evidence
@@ -129,7 +129,7 @@ def test_a_fleet_is_killed_among_others_and_both_agree(spark: SparkSession, tmp_
     assert report.audit.messages >= report.messages > 0
     assert any("fleet" in fault for fault in report.faults), report.faults
     lines, _ = read_journals(tmp_path / "journals")
-    assert any(line.who.startswith("fleet2.1-") and line.op == "ack ok" for line in lines)
+    assert any(line.who.startswith("fleet1.1-") and line.op == "ack ok" for line in lines)
 
 
 def test_two_that_saw_different_things_disagree() -> None:

@@ -118,4 +118,4 @@ class Nemesis:
         member = self._member()
         if member is not None and self._end(member, rng):
             self._roster.start(member, rng.choice((-1, 1)) * rng.randint(SKEW // 4, SKEW))
-            self.done["skewed clock"] += 1
+            self.done[f"kill -9 of {member.role}, then its clock is off"] += 1

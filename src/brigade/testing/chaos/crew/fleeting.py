@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +71,9 @@ def lead_fleet(brief: Brief, journal: Journal) -> None:
         stop.set()
         tell_where_it_hangs()
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     session = local_session("brigade-chaos", cores=TASKS, settings=small(Path(brief.journal).parent.parent))
+    signal.signal(signal.SIGTERM, end)
     journal.write("born", count=1)
     for queue in itertools.cycle(TURNS):
         if stop.is_set():
