@@ -17,6 +17,7 @@ from brigade import AsyncHub
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import MemoryBlobs
 from brigade.stores.bucket import process, store
+from brigade.stores.bucket.keys import parse_message_ref
 from brigade.testing.conformance.harness import eventually
 
 
@@ -210,14 +211,43 @@ def test_modules_are_small() -> None:
 async def test_a_process_that_only_looks_remembers_no_more_than_there_is(tmp_path: Path) -> None:
     """One that asks for statistics for weeks, and never claims, must not grow with what has passed."""
     url = f"file://{tmp_path}/jobs?fsync=off"
+    policy = brigade.QueuePolicy(failure=brigade.Failure("dead-letter", dead_letter_queue="letters"))
     async with brigade.connect_async(url) as working, brigade.connect_async(url) as looking:
-        queue, seen = await working.queue("tasks"), await looking.queue("tasks")
+        queue, seen = await working.queue("tasks", policy), await looking.queue("tasks")
         for turn in range(20):
-            await queue.enqueue(turn)
+            await queue.enqueue(turn, group=f"customer-{turn}" if turn % 2 else None)
             (message,) = await queue.claim()
             assert (await seen.stats()).in_flight == 1
-            await queue.ack(message)
+            await (queue.nack(message, error="no") if turn % 3 == 0 else queue.ack(message))
         await working.close()
         await seen.stats()
         store: Any = looking.store
-        assert len(store._queues["tasks"].view.ledgers) <= 1
+        view = store._queues["tasks"].view
+        held = {
+            name: len(getattr(view, name)) for name in ("ledgers", "lanes", "unmoved", "ended", "entries", "parked")
+        }
+        assert held == dict.fromkeys(held, 0)
+
+
+async def test_a_failure_that_was_only_looked_at_is_forgotten_with_its_ledger(tmp_path: Path) -> None:
+    """A decided failure is seen before it is moved; whoever moves it, the one who saw it must not keep its name."""
+    url = f"file://{tmp_path}/jobs?fsync=off"
+    policy = brigade.QueuePolicy(failure=brigade.Failure("dead-letter", dead_letter_queue="letters"))
+    async with brigade.connect_async(url) as working, brigade.connect_async(url) as looking:
+        queue, seen = await working.queue("tasks", policy), await looking.queue("tasks")
+        store: Any = looking.store
+        await seen.stats()
+        view = store._queues["tasks"].view
+        held: list[brigade.Message] = []
+        for group in (None, "one"):
+            receipt = await queue.enqueue(1, group=group)
+            segment, _ = parse_message_ref(receipt.id) or pytest.fail("not an id")
+            held += await queue.claim()
+            await seen.stats()
+            view.unmoved[segment] = None
+            await seen.stats()
+            assert segment in view.unmoved
+        await queue.ack_many(held)
+        await working.close()
+        await seen.stats()
+        assert not view.unmoved

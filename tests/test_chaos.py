@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from brigade.testing.chaos.__main__ import main
 from brigade.testing.chaos.arenas import ARENAS, why_not
+from brigade.testing.chaos.auditing import Audited
+from brigade.testing.chaos.judge.recorded import Recorded
 from brigade.testing.chaos.plan import ROLES
-from brigade.testing.chaos.run import chaos
+from brigade.testing.chaos.run import Report, chaos
 
 CHAOS = Path(sys.executable).parent / "brigade-chaos"
 
@@ -35,9 +39,32 @@ def test_the_command_says_what_it_does_and_refuses_what_it_cannot() -> None:
     said = subprocess.run([CHAOS, "--help"], capture_output=True, timeout=100)
     assert said.returncode == 0
     assert b"--soak --minutes 30" in said.stdout
-    for wrong in (["--arena", "moon"], ["--minutes", "0"], ["--minutes", "soon"]):
+    nothing = ["--read", __file__]
+    for wrong in (["--arena", "moon"], ["--minutes", "0"], ["--minutes", "soon"], ["--soak", "--spark"], nothing):
         refused = subprocess.run([CHAOS, *wrong], capture_output=True, timeout=100)
         assert refused.returncode == 2, refused
+
+
+def test_reports_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    audit = Audited(messages=1003, leases=1500, acks=1000, seconds=2)
+    reports = [
+        Report(
+            arena="file", seed=7, seconds=180, messages=1000, acked=999, faults={"kill -9 of fleet": 2}, audit=audit
+        ),
+        Report(arena="s3", seed=7, seconds=180, messages=20, operations={"claim": 5}, violations=["[G1] at 0: lost"]),
+    ]
+    reports[0].recorded = Recorded(messages=1003, leases=1500, acks=1001)
+    path = tmp_path / "chaos.json"
+    path.write_bytes(msgspec.json.encode(reports))
+    assert main(["--read", str(path), "--markdown"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[:3] == ["| | `file` | `s3` |", "|---|---:|---:|", "| seed | 7 | 7 |"]
+    assert "| kill -9 of fleet | 2 | - |" in told
+    assert "| claim | - | 5 |" in told
+    assert "| acks in history | 1,000, 1,001 | - |" in told
+    assert told[-1] == "| **violations** | none | 1 |"
+    assert main(["--read", str(path)]) == 1
+    assert "[G1] at 0: lost" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +21,7 @@ from brigade.blobs.memory import Bucket
 from brigade.stores.bucket.book import LEASED, Book
 from brigade.testing.explore import CASTS, explore
 from brigade.testing.explore.__main__ import main
+from brigade.testing.explore.search import TELL_EVERY
 from brigade.testing.explore.shelf import EMPTY, Shelf
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -131,6 +138,37 @@ def test_the_command_tells_machines(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["enqueue-claim", "--most", "50", "--jobs", "1", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["cast"], told["states"], told["complete"]) == ("enqueue-claim", 50, False)
+
+
+def test_an_exploration_tells_how_far_it_has_come() -> None:
+    told: list[int] = []
+    report = explore(CASTS["enqueue-claim"], most_states=2 * TELL_EVERY + 1, tell=told.append)
+    assert told == [TELL_EVERY, 2 * TELL_EVERY]
+    assert report.states == 2 * TELL_EVERY + 1
+
+
+def test_the_command_shows_progress_at_a_terminal() -> None:
+    """Until a cast is done, a line on standard error says how many states it has; what it prints stays apart."""
+    ours, theirs = pty.openpty()
+    command = [
+        Path(sys.executable).parent / "brigade-explore",
+        "two-claim",
+        "--most",
+        "1000000",
+        "--jobs",
+        "1",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"two-claim " not in shown:
+            shown += os.read(ours, 65536)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+    os.close(ours)
+    assert b"0 of 1 casts done; states so far: two-claim " in shown
 
 
 def test_the_command_knows_its_casts(capfd: pytest.CaptureFixture[str]) -> None:

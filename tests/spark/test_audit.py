@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from planted import lease, record, segment, write
+from planted import START, lease, record, segment, write
 
 import brigade
 from brigade.spark.audit import Verdict, audit
@@ -34,6 +34,7 @@ def planted() -> dict[str, list[Record]]:
     half = segment(4)
     lane = segment(3, STRICT)
     in_lane = {"lane": STRICT, "group": "g", "queue": "lanes"}
+    between = {**in_lane, "queue": "between"}
     told = f"{segment(1)}-0"
     return {
         "lost": [record(f"{half}-{place}", [lease(1, 0, 1)], absent=[3]) for place in (0, 2)],
@@ -52,6 +53,18 @@ def planted() -> dict[str, list[Record]]:
             record(f"{lane}-1", [lease(1, 0, 5, "nacked"), lease(2, 10, 20)], **in_lane),
             record(f"{lane}-2", [lease(4, 50, 60)], **in_lane),
             one([lease(1, 35, 36)], **{**in_lane, "queue": "more"}),
+        ],
+        # Between two leases of the first one, the second is handed out.
+        "order between": [
+            record(f"{segment(1, STRICT)}-0", [lease(1, 0, 5, "nacked"), lease(3, 40, 50)], **between),
+            record(f"{segment(1, STRICT)}-0", [lease(1, 10, 20)], **between),
+        ],
+        # Both are as they should be: the first call was slow, and its message reached the lane after the second one.
+        "": [
+            record(f"{segment(1, STRICT)}-0", [lease(1, 10, 20)], **{**in_lane, "queue": "slow"}),
+            record(
+                f"{segment(1, STRICT)}-0", [lease(1, 5, 8)], **{**in_lane, "queue": "slow"}, enqueued_at=START + 4000
+            ),
         ],
         "lane": [
             record(f"{segment(1, STRICT)}-0", [lease(1, 0, 30)], **{**in_lane, "queue": "shared"}),
@@ -86,11 +99,11 @@ def test_every_kind_of_violation_is_found(
     assert found(verdict) == {
         "lost": 1,
         "redelivered": 3,
-        "overlap": 3,
+        "overlap": 4,
         "version": 3,
         "attempts": 1,
         "unexplained": 1,
-        "order": 1,
+        "order": 3,
         "lane": 1,
         "missing": 1,
     }
@@ -98,7 +111,7 @@ def test_every_kind_of_violation_is_found(
     assert plants["redelivered"][0].ref in rows["redelivered"]
     assert plants["overlap"][0].ref in rows["overlap"]
     assert rows["attempts"] == {plants["attempts"][0].ref}
-    assert rows["order"] == {plants["order"][1].ref}
+    assert rows["order"] == {plants["order"][1].ref, plants["order between"][1].ref, plants["lane"][1].ref}
     assert rows["missing"] == {"never"}
     written = spark.read.parquet(str(tmp_path / "violations"))
     assert written.count() == sum(found(verdict).values())

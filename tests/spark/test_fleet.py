@@ -17,6 +17,7 @@ import brigade
 from brigade.errors import BrigadeError, ConfigError, QueueNotFound
 from brigade.spark.audit import audit
 from brigade.spark.fleet import run
+from brigade.spark.fleet.fleet import MOST_FAILURES
 from brigade.spark.history import collect
 from brigade.spark.history.engines import DuckEngine
 from postgres_server import database, postgres
@@ -115,6 +116,27 @@ def test_a_handler_that_executors_cannot_import_ends_the_fleet(spark: SparkSessi
     fill(url, 1)
     with pytest.raises(BrigadeError, match="nowhere"):
         run(spark, url, "pages", "nowhere_at_all:handle", tasks=1)
+
+
+class Away:
+    """A handler that no executor can have, as if the store were away whenever a round begins."""
+
+    def __call__(self, message: Any) -> None: ...
+
+    def __reduce__(self) -> Any:
+        return _away, ()
+
+
+def _away() -> Any:
+    raise brigade.StoreUnavailable("the store is away")
+
+
+def test_rounds_that_fail_are_tried_again_after_a_while(spark: SparkSession, tmp_path: Path) -> None:
+    """So a store that is away for seconds doesn't end a fleet: without waiting, it would be given up at once."""
+    url = f"file://{tmp_path}/store"
+    fill(url, 1)
+    fleet = run(spark, url, "pages", Away(), tasks=1, until="stopped", duration=2.5)
+    assert 1 <= fleet.rounds == fleet.failed_rounds < MOST_FAILURES
 
 
 DRIVER = """

@@ -11,7 +11,7 @@ import msgspec
 from brigade.checks import seconds
 from brigade.clock import to_ms
 from brigade.errors import BrigadeError, ConfigError
-from brigade.spark.audit.checks import CHECKS, EXPECTED, Check
+from brigade.spark.audit.checks import CHECKS, EXPECTED, LATE, Check
 from brigade.spark.history.engines import Engine
 from brigade.sync import Hub
 
@@ -110,7 +110,7 @@ _COUNT = "SELECT check_name, count(*) AS found FROM violations GROUP BY check_na
 
 
 def _sql(check: Check, slack: int) -> str:
-    inner = check.sql.format(slack=slack, beyond=slack + 1)
+    inner = check.sql.format(slack=slack, beyond=slack + 1, late=slack + LATE)
     return f"SELECT '{check.name}' AS check_name, v.queue, v.ref, v.id, v.happened_at, v.detail FROM ({inner}) v"
 
 

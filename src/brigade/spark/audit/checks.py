@@ -1,14 +1,17 @@
 """What the audit looks for, as SQL: each check finds the rows that break a guarantee, and none where it holds.
 
-`{slack}` are the milliseconds by which two clocks may differ. Every answer has the columns queue, ref, id,
-happened_at and detail.
+`{slack}` are the milliseconds by which two clocks may differ; `{late}` adds how long an enqueue may take. Every
+answer has the columns queue, ref, id, happened_at and detail.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CHECKS", "EXPECTED", "Check"]
+__all__ = ["CHECKS", "EXPECTED", "LATE", "Check"]
+
+LATE = 600_000
+"""Milliseconds after which a writer of two steps gives the second one up: until then a message may join its lane."""
 
 
 class Check(NamedTuple):
@@ -61,12 +64,13 @@ SELECT s.queue, s.ref, s.id, s.claimed_at AS happened_at,
               ' ms before an earlier lease had ended') AS detail
 FROM (
     SELECT a.*, max(a.ended_at) OVER (
-        PARTITION BY a.queue, a.ref ORDER BY a.claimed_at, a.version
+        PARTITION BY a.queue, a.ref ORDER BY a.version, a.claimed_at
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM attempts a
 ) s
 WHERE unix_millis(s.before) > unix_millis(s.claimed_at) + {slack}
 """
+"""Versions say which lease is the earlier one: clocks that are off might not."""
 
 VERSIONS = """
 SELECT s.queue, s.ref, s.id, s.claimed_at AS happened_at,
@@ -114,29 +118,44 @@ FROM (
     SELECT m.*, greatest(
         coalesce(max(m.finished_at) OVER (
             PARTITION BY m.queue, m.lane ORDER BY unix_millis(m.enqueued_at)
+            RANGE BETWEEN UNBOUNDED PRECEDING AND {late} PRECEDING), m.started_at),
+        coalesce(max(m.finished_at) OVER (
+            PARTITION BY m.queue, m.lane ORDER BY unix_millis(m.started_at)
             RANGE BETWEEN UNBOUNDED PRECEDING AND {beyond} PRECEDING), m.started_at),
+        least(m.finished_at, coalesce(max(m.finished_at) OVER (
+            PARTITION BY m.queue, m.lane ORDER BY m.started_at, m.finished_at
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), m.started_at)),
         coalesce(max(m.finished_at) OVER (
             PARTITION BY m.queue, m.lane, coalesce(m.segment, '')
             ORDER BY coalesce(m.place, cast(split_part(m.ref, '-', 2) AS bigint))
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), m.started_at)) AS before
-    FROM messages m WHERE m.lane IS NOT NULL AND m.ordering = 'fifo'
+    FROM messages m WHERE m.lane IS NOT NULL AND m.ordering = 'fifo' AND m.started_at IS NOT NULL
 ) s
 WHERE unix_millis(s.before) > unix_millis(s.started_at) + {slack}
 """
+"""Ahead is what lies further ahead in the same write; what was enqueued longer ago than an enqueue can take until it
+is in the lane; and what was begun: between a message's first claim and its end nobody else may be claimed. Which of two
+began first is not sure where clocks may be off, but then they must not have been under way together for longer than
+that."""
 
 LANE_SHARED = """
 SELECT s.queue, s.ref, s.id, s.claimed_at AS happened_at,
        concat('two messages of one lane were leased at once: lease ', cast(s.version AS string), ' of ', s.owner,
               ' began ', cast(unix_millis(s.before) - unix_millis(s.claimed_at) AS string), ' ms early') AS detail
 FROM (
-    SELECT a.*, max(a.ended_at) OVER (
-        PARTITION BY a.queue, m.lane ORDER BY a.claimed_at, a.ended_at
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    SELECT a.*, greatest(
+        coalesce(max(a.ended_at) OVER (
+            PARTITION BY a.queue, m.lane ORDER BY unix_millis(a.claimed_at)
+            RANGE BETWEEN UNBOUNDED PRECEDING AND {beyond} PRECEDING), a.claimed_at),
+        least(a.ended_at, coalesce(max(a.ended_at) OVER (
+            PARTITION BY a.queue, m.lane ORDER BY a.claimed_at, a.ended_at
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), a.claimed_at))) AS before
     FROM attempts a JOIN messages m ON m.queue = a.queue AND m.ref = a.ref
     WHERE m.lane IS NOT NULL
 ) s
 WHERE unix_millis(s.before) > unix_millis(s.claimed_at) + {slack}
 """
+"""As with the order: surely begun before, or together for longer than clocks may be off."""
 
 CHECKS = (
     Check("lost", "G1", "messages that vanished from what was written together", LOST_FROM_SEGMENT),

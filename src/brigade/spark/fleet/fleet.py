@@ -44,6 +44,8 @@ MOST_TASKS = 100_000
 TELL_EVERY = 1.0
 TELL_EVERY_IN_CLOUD = 10.0
 MOST_FAILURES = 5
+AFTER_FAILURE = 1.0
+"""Seconds before the round after a failed one, doubled after each further one: a store may be away for a while."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -146,6 +148,8 @@ def run(
                     worker_options,
                 )
                 _round(spark, fleet, url, options, queue, given, shift, count)
+                if fleet.failed_rounds:
+                    _pause(AFTER_FAILURE * 2 ** (fleet.failed_rounds - 1), limit, clock.monotonic() - began)
                 if output is not None:
                     results.add_to(spark, output)
                 if until == "empty" and _is_empty(opened.stats()):
@@ -183,6 +187,11 @@ def _round(
         return
     fleet.failed_rounds = 0
     fleet.tasks += [row.asDict() for row in rows]
+
+
+def _pause(wanted: float, limit: float | None, gone: float) -> None:
+    """Wait before another try, not beyond the time that the fleet has."""
+    threading.Event().wait(wanted if limit is None else max(0.0, min(wanted, limit - gone)))
 
 
 def _java_error() -> type[Exception]:

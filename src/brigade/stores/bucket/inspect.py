@@ -18,7 +18,7 @@ from brigade.stores.bucket.history import OUTCOMES, SKEW, Record, ended_since, o
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
+from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
 from brigade.stores.bucket.wire import MARKER, PARKED, VOID_SIZE, Entry, Ledger, Parked
 
@@ -41,14 +41,11 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
     keys, now = view.keys, env.now()
     counts: Counter[str] = Counter()
     oldest = FOREVER
-    known = [name for name in view.ledgers if not name.lane]
+    known = view.known()
     etags = {item.key: item.etag for item in (yield from list_all(keys.ledgers))}
     listed = yield from list_all(keys.segments)
     paused = any(item.key == keys.paused_flag for item in listed)
     names = [name for item in listed if item.size > VOID_SIZE and (name := keys.parse(item.key)) is not None]
-    for name in known:
-        if keys.ledger(name) not in etags:
-            view.ledgers.pop(name, None)
     used = [name for name in names if keys.ledger(name) in etags]
     books: dict[SegmentName, Book] = {}
     final: dict[str, int] = {}
@@ -70,7 +67,8 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
         elif not _count(book, now, counts):
             continue
         oldest = min(oldest, name.due)
-    for item in (yield from list_all(keys.lanes)):
+    lanes = yield from list_all(keys.lanes)
+    for item in lanes:
         found = yield from read_lane(env, view, item.key[len(keys.lanes) :])
         for entry in found[0].entries if found else ():
             name = SegmentName.parse(entry.segment)
@@ -79,6 +77,12 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
                 _note_final(view, name, entry.ledger, final)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)
+    view.keep_only(
+        known,
+        segments={name for item in listed if (name := keys.parse(item.key)) is not None},
+        ledgers=etags.keys(),
+        lanes={item.key[len(keys.lanes) :] for item in lanes},
+    )
     counts["failed"] += yield from _parked_count(env, view)
     yield from _history_counts(env, view, counts, final)
     return Stats(
@@ -130,25 +134,31 @@ def _parked_count(env: Env, view: QueueView) -> Proto[int]:
 
 
 def _history_counts(env: Env, view: QueueView, counts: Counter[str], final: Mapping[str, int]) -> Proto[None]:
-    """Add what history files' names tell. What is older than any late writer is listed once an hour, not each time."""
+    """Add what history files' names tell, a page at a time: there may be many. What is older than any late writer is
+    listed once an hour, not each time."""
     tally, now = view.tally, env.now()
     recent: list[str] = []
     soonest = min(final.values(), default=FOREVER) - LATE
     if now >= tally.renew_at:
         tally = view.tally = Tally(renew_at=now + TALLY_FOR)
-    for item in (yield from list_all(view.keys.history, tally.after)):
-        name = HistoryName.parse(item.key)
-        if name is None:
-            continue
-        if name.at < now - SKEW:
-            tally.after = item.key
-            tally.succeeded += name.succeeded
-            tally.dead += name.dead
-        else:
-            counts["succeeded"] += name.succeeded
-            counts["dead_lettered"] += name.dead
-            if name.at >= soonest:
-                recent.append(item.key)
+    after, more = tally.after, True
+    while more:
+        page = yield from list_page(view.keys.history, after)
+        for item in page.items:
+            name = HistoryName.parse(item.key)
+            if name is None:
+                continue
+            if name.at < now - SKEW:
+                tally.after = item.key
+                tally.succeeded += name.succeeded
+                tally.dead += name.dead
+            else:
+                counts["succeeded"] += name.succeeded
+                counts["dead_lettered"] += name.dead
+                if name.at >= soonest:
+                    recent.append(item.key)
+        more = page.more and bool(page.items)
+        after = page.items[-1].key if page.items else after
     counts["succeeded"] += tally.succeeded
     counts["dead_lettered"] += tally.dead
     for records in (yield from side_by_side([read_file(env, key) for key in recent[-MOST_RECENT_FILES:]])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from brigade.stores.bucket.book import Rules
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
 from brigade.stores.bucket.wire import Entry, Lane, Ledger
 
-__all__ = ["Decided", "KnownEntries", "KnownLane", "KnownLedger", "QueueView", "Tally"]
+__all__ = ["Decided", "Known", "KnownEntries", "KnownLane", "KnownLedger", "QueueView", "Tally"]
 
 MOST_ENTRIES = 256
 
@@ -52,6 +52,15 @@ class Decided(NamedTuple):
     error: str | None
     attempts: int
     dead_letter_queue: str | None
+
+
+class Known(NamedTuple):
+    """What is remembered at one moment."""
+
+    ledgers: list[SegmentName]
+    lanes: list[str]
+    unmoved: list[SegmentName]
+    ended: list[SegmentName]
 
 
 @dataclass(slots=True)
@@ -131,6 +140,31 @@ class QueueView:
             for name, known in self.entries.items()
             if name in self.ledgers or name in self.finished or (name.lane and str(name) in alive)
         }
+
+    def known(self) -> Known:
+        """What is remembered now: only that may be forgotten after a listing that is about to begin."""
+        return Known(list(self.ledgers), list(self.lanes), list(self.unmoved), list(self.ended))
+
+    def keep_only(
+        self, known: Known, *, segments: Container[SegmentName], ledgers: Container[str], lanes: Container[str]
+    ) -> None:
+        """Forget what a full listing no longer has. Claims do so as they list; who only looks has to do it here."""
+        for name in known.ledgers:
+            if not name.lane and self.keys.ledger(name) not in ledgers:
+                self.ledgers.pop(name, None)
+        for lane in known.lanes:
+            if lane not in lanes:
+                self.lanes.pop(lane, None)
+        for name in known.unmoved:
+            if not self._has_account(name, ledgers):
+                self.unmoved.pop(name, None)
+        self.ended.difference_update([name for name in known.ended if name not in segments])
+
+    def _has_account(self, name: SegmentName, ledgers: Container[str]) -> bool:
+        if not name.lane:
+            return self.keys.ledger(name) in ledgers
+        lane = self.lanes.get(name.lane)
+        return lane is not None and (lane.lane is None or any(one.segment == str(name) for one in lane.lane.entries))
 
     def drop_candidate(self, name: SegmentName) -> None:
         place = bisect_left(self.candidates, name)

@@ -9,7 +9,8 @@ import time
 from collections import Counter
 
 from brigade.testing.chaos.arenas import Arena, Break
-from brigade.testing.chaos.roster import Member, Roster
+from brigade.testing.chaos.plan import FLEET
+from brigade.testing.chaos.roster import Member, Roster, send
 
 __all__ = ["SKEW", "Nemesis"]
 
@@ -71,15 +72,25 @@ class Nemesis:
         self.done[kind] += 1
 
     def _member(self) -> Member | None:
-        free = [member for member in self._roster.members if not member.frozen]
+        """Anybody; a fleet, which is many processes, twice as often."""
+        free = [one for one in self._roster.members if not one.frozen and self._roster.is_at_work(one)]
+        free += [one for one in free if one.role == FLEET]
         return self._rng.choice(free) if free else None
 
     async def _kill(self, rng: random.Random) -> None:
         member = self._member()
-        if member is not None and self._end(member, rng):
+        if member is not None and (pid := self._executor(member, rng)) is not None:
+            send(pid, signal.SIGKILL)
+            self.done[f"kill -9 of an executor of the {member.role}"] += 1
+        elif member is not None and self._end(member, rng):
             await asyncio.sleep(rng.uniform(0, 0.5))
             self._roster.start(member)
             self.done[f"kill -9 of {member.role}"] += 1
+
+    def _executor(self, member: Member, rng: random.Random) -> int | None:
+        """One of the processes that a fleet runs handlers in, every other time; None for the member as a whole."""
+        found = self._roster.executors(member) if member.role == FLEET and rng.random() < 0.5 else []
+        return rng.choice(found) if found else None
 
     def _end(self, member: Member, rng: random.Random) -> bool:
         """Kill it, with its children or without: those have to notice."""
@@ -91,12 +102,14 @@ class Nemesis:
         return killed
 
     async def _freeze(self, rng: random.Random) -> None:
+        """Of a fleet everything stops: the driver alone has little to do."""
         member = self._member()
-        if member is None or not self._roster.signal(member, signal.SIGSTOP):
+        whole = member is not None and member.role == FLEET
+        if member is None or not self._roster.signal(member, signal.SIGSTOP, group=whole):
             return
         member.frozen = True
         await asyncio.sleep(self._lease * rng.uniform(1.1, 2.0))
-        self._roster.signal(member, signal.SIGCONT)
+        self._roster.signal(member, signal.SIGCONT, group=whole)
         member.frozen = False
         self.done[f"freeze of {member.role} past the lease"] += 1
 
@@ -105,4 +118,4 @@ class Nemesis:
         member = self._member()
         if member is not None and self._end(member, rng):
             self._roster.start(member, rng.choice((-1, 1)) * rng.randint(SKEW // 4, SKEW))
-            self.done["skewed clock"] += 1
+            self.done[f"kill -9 of {member.role}, then its clock is off"] += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from brigade.testing.chaos.auditing import Audited
+from brigade.testing.chaos.judge.recorded import Recorded
 from brigade.testing.chaos.run import Report
 
 __all__ = ["as_text"]
@@ -22,14 +24,23 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _counts("operations", report.operations)
     yield from _counts("faults", report.faults)
     yield from _counts("ended by themselves", report.died)
+    if report.audit is not None:
+        yield f"  the Spark audit: {_view(report.audit)}, in {report.audit.seconds:g} s"
+    if report.recorded is not None:
+        yield f"  the judge: {_view(report.recorded)}"
     if report.ok:
-        yield "  every promise was kept"
+        yield "  every promise was kept" + ("; both agree" if report.audit is not None else "")
         return
     yield f"  {len(report.violations)} violations:"
     yield from (f"    {text}" for text in report.violations[:SHOWN])
     if len(report.violations) > SHOWN:
         yield f"    and {len(report.violations) - SHOWN} more"
     yield f"  the history is in {report.evidence}"
+
+
+def _view(one: Recorded | Audited) -> str:
+    broken = ", ".join(f"{tag} broken {count} times" for tag, count in one.broken.items()) or "no violation"
+    return f"{one.messages} messages ended, {one.leases} leases, {one.acks} acks, {broken}"
 
 
 def _counts(title: str, counted: Mapping[str, int]) -> Iterator[str]:

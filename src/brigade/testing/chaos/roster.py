@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from brigade.testing.chaos.plan import Brief
+from brigade.testing.chaos.plan import FLEET, Brief
 
-__all__ = ["Member", "Roster"]
+__all__ = ["Member", "Roster", "send"]
 
 STOP_WITHIN = 60.0
+AT_WORK_WITHIN = 120.0
 
 
 class Member:
@@ -98,13 +99,25 @@ class Roster:
         return said or b""
 
     def signal(self, member: Member, number: signal.Signals, *, group: bool = False) -> bool:
-        """Send a signal to the process, or to it and its children; False where it was gone."""
+        """Send a signal to the process, or to it and all that it started; False where it was gone."""
         process = member.process
         if process is None or process.poll() is not None:
             return False
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if group else os.kill)(process.pid, number)
+        for pid in _session(process.pid) if group else [process.pid]:
+            send(pid, number)
         return True
+
+    def is_at_work(self, member: Member) -> bool:
+        """Spark takes long to start: until its tasks run, there is little to break."""
+        return member.role != FLEET or bool(self.executors(member))
+
+    def executors(self, member: Member) -> list[int]:
+        """The processes of a fleet that run handlers; each has a journal."""
+        if member.process is None:
+            return []
+        alive = set(_session(member.process.pid))
+        paths = (self._folder / "journals").glob(f"{member.name}-*.jsonl")
+        return sorted(pid for path in paths if (pid := int(path.stem.rpartition("-")[2])) in alive)
 
     def replace_dead(self) -> None:
         """Members that ended by themselves are counted, and replaced."""
@@ -136,23 +149,27 @@ class Roster:
             if self.signal(member, signal.SIGKILL, group=True) and member.process is not None:
                 member.process.wait()
 
-    def left_running(self, within: float = 10.0) -> list[str]:
+    def left_running(self, within: float = 30.0) -> list[str]:
         """Processes of former members that are still there: a worker's children must not outlive it."""
         end = time.monotonic() + within
-        while (left := [pid for pid in self._groups if _has_members(pid)]) and time.monotonic() < end:
+        while (left := [pid for pid in self._groups if _session(pid)]) and time.monotonic() < end:
             time.sleep(0.2)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        return [f"processes of {pid} outlived it" for pid in left]
+        told = [f"processes of {pid} outlived it: {', '.join(map(_command, _session(pid)))}" for pid in left]
+        for leader in left:
+            for pid in _session(leader):
+                send(pid, signal.SIGKILL)
+        return told
 
-    def wait_at_work(self, within: float = 60.0) -> None:
-        """Until somebody's ack has been answered: before that there is little to break."""
+    def wait_at_work(self, within: float = AT_WORK_WITHIN) -> None:
+        """Until an ack of somebody's, and of each fleet's, was answered: before that there is little to break."""
+        fleets = [f"{member.name}-*.jsonl" for member in self.members if member.role == FLEET]
+        waiting = fleets or ["*.jsonl"]
         end = time.monotonic() + within
-        while time.monotonic() < end and not any(
-            b'"op":"ack ok"' in path.read_bytes() for path in (self._folder / "journals").glob("*.jsonl")
-        ):
+        while time.monotonic() < end and not all(map(self._has_acked, waiting)):
             time.sleep(0.2)
+
+    def _has_acked(self, journals: str) -> bool:
+        return any(b'"op":"ack ok"' in path.read_bytes() for path in (self._folder / "journals").glob(journals))
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of every member, with its children."""
@@ -163,22 +180,26 @@ class Roster:
         return found
 
 
-def _has_members(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    return str(pid)
 
 
 def _session(leader: int) -> list[int]:
-    """The leader's processes."""
+    """The leader's processes, and what those have started, in whatever process group."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == leader:
+                if int(fields[3]) == leader and fields[0] != "Z":
                     found.append(int(entry.name))
     return found
 

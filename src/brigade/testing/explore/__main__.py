@@ -7,9 +7,12 @@ import json
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from brigade.cli.common import console
 from brigade.clock import SystemClock
 from brigade.testing.explore.casts import CASTS
 from brigade.testing.explore.search import Report, explore
@@ -17,12 +20,41 @@ from brigade.testing.explore.search import Report, explore
 __all__ = ["main"]
 
 EXAMPLE = "example: brigade-explore takeover lane --most 200000"
+SHOW_EVERY = 2.0
+_counts: list[Any] = []
+"""What the processes of the pool share: how many states each cast has so far."""
 
 
-def _explored(name: str, most: int | None) -> tuple[Report, float]:
+def _explored(chosen: tuple[int, str], most: int | None) -> tuple[Report, float]:
+    place, name = chosen
     clock = SystemClock()
     began = clock.monotonic()
-    return explore(CASTS[name], most_states=most), clock.monotonic() - began
+    return explore(CASTS[name], most_states=most, tell=partial(_count, place)), clock.monotonic() - began
+
+
+def _share(counts: Any) -> None:
+    """In a process of the pool, before anything else."""
+    _counts.append(counts)
+
+
+def _count(place: int, states: int) -> None:
+    _counts[0][place] = states
+
+
+def _next(results: Any, names: Sequence[str], counts: Sequence[int], done: set[str]) -> tuple[Report, float]:
+    """The next cast that is done. Until then a line at the terminal says how far the others have come."""
+    with console(stderr=True).status("exploring …") if sys.stderr.isatty() else nullcontext() as status:
+        while True:
+            try:
+                return results.next(timeout=SHOW_EVERY)
+            except multiprocessing.TimeoutError:
+                if status is not None:
+                    status.update(_so_far(names, counts, done))
+
+
+def _so_far(names: Sequence[str], counts: Sequence[int], done: set[str]) -> str:
+    under_way = [f"{name} {count:,}" for name, count in zip(names, counts, strict=True) if count and name not in done]
+    return f"{len(done)} of {len(names)} casts done; states so far: {', '.join(under_way) or 'none'}"
 
 
 def _plain(report: Report, seconds: float) -> dict[str, Any]:
@@ -61,9 +93,15 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in given.casts if name not in CASTS]
     if unknown:
         parser.error(f"there is no cast {unknown[0]!r}; choose from {', '.join(CASTS)}")
-    broken = False
-    with multiprocessing.get_context("spawn").Pool(max(given.jobs, 1)) as pool:
-        for report, seconds in pool.imap_unordered(partial(_explored, most=given.most), given.casts or list(CASTS)):
+    names: list[str] = list(dict.fromkeys(given.casts)) or list(CASTS)
+    broken, done = False, set[str]()
+    context = multiprocessing.get_context("spawn")
+    counts: Any = context.Array("Q", len(names), lock=False)
+    with context.Pool(max(given.jobs, 1), _share, [counts]) as pool:
+        results = pool.imap_unordered(partial(_explored, most=given.most), list(enumerate(names)))
+        while len(done) < len(names):
+            report, seconds = _next(results, names, counts, done)
+            done.add(report.cast)
             told = _plain(report, seconds)
             print(json.dumps(told), flush=True) if given.json else _show(told)
             broken = broken or bool(report.broken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from brigade.testing.explore.stage import Stage
 from brigade.testing.sim.checker import Violation
 
 __all__ = ["Report", "explore"]
+
+TELL_EVERY = 500
 
 
 class State(NamedTuple):
@@ -61,8 +63,11 @@ class Report:
     broken: list[tuple[list[str], list[Violation]]] = field(default_factory=list[tuple[list[str], list[Violation]]])
 
 
-def explore(cast: Cast, *, most_states: int | None = None) -> Report:
-    """Visit every state once, and judge every end. Stops at the first that breaks a promise."""
+def explore(cast: Cast, *, most_states: int | None = None, tell: Callable[[int], None] | None = None) -> Report:
+    """Visit every state once, and judge every end. Stops at the first that breaks a promise.
+
+    `tell` hears now and then how many states have been visited.
+    """
     stage = Stage(cast)
     report = Report(cast.name)
     numbers = itertools.count()
@@ -82,6 +87,8 @@ def explore(cast: Cast, *, most_states: int | None = None) -> Report:
     while todo:
         state, path = todo.pop()
         report.states += 1
+        if tell is not None and report.states % TELL_EVERY == 0:
+            tell(report.states)
         if most_states is not None and report.states >= most_states:
             report.complete = False
             return report

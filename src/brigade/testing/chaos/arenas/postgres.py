@@ -86,8 +86,8 @@ class PostgresArena:
         for queue, ref, uid, outcome, counted, most, group, log, version, claimed, finished in self._rows(HISTORY):
             logged = msgspec.json.decode(log or "[]", type=list[_Logged])
             held = [Held(one.version, one.claimed_at, one.ended_at, one.how) for one in logged]
-            if outcome == "processed" and claimed is not None:
-                held.append(Held(version, claimed, finished, "acked"))
+            if claimed is not None:
+                held.append(Held(version, claimed, finished, "acked" if outcome == "processed" else "failed"))
             found.append(
                 Ended(
                     queue=queue,

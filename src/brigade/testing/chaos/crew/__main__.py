@@ -16,12 +16,13 @@ import msgspec
 
 from brigade.testing.chaos.crew.consuming import consume
 from brigade.testing.chaos.crew.draining import drain, sweep
+from brigade.testing.chaos.crew.fleeting import lead_fleet
 from brigade.testing.chaos.crew.hanging import tell_where_it_hangs
 from brigade.testing.chaos.crew.producing import produce
 from brigade.testing.chaos.crew.recording import record_everything
 from brigade.testing.chaos.crew.working import work
 from brigade.testing.chaos.journal import Journal, wall_ms
-from brigade.testing.chaos.plan import Brief
+from brigade.testing.chaos.plan import FLEET, Brief
 from brigade.testing.sim import records as r
 
 __all__ = ["main"]
@@ -47,7 +48,10 @@ def main(text: str) -> int:
     os.environ["BRIGADE_CHAOS_JOURNAL"] = brief.journal
     record_everything(journal, brief.number, brief.skew)
     try:
-        asyncio.run(_life(brief, journal))
+        if brief.role == FLEET:
+            lead_fleet(brief, journal)
+        else:
+            asyncio.run(_life(brief, journal))
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"

@@ -14,7 +14,7 @@ from brigade.testing.chaos.journal import Journal
 from brigade.testing.chaos.plan import JOBS, LETTERS, LINE, Brief
 from brigade.worker import Context
 
-__all__ = ["handle", "handle_async", "work"]
+__all__ = ["handle", "handle_async", "note_in", "work"]
 
 _journal: list[Journal] = []
 _random = random.Random()
@@ -60,6 +60,11 @@ def _misbehave(chance: float) -> None:
         raise RuntimeError("no luck")
 
 
+def note_in(journal: Journal) -> None:
+    """Where handlers of this process write down that they ran."""
+    _journal.append(journal)
+
+
 def _note(op: str) -> None:
     if not _journal:
         _journal.append(Journal(os.environ["BRIGADE_CHAOS_JOURNAL"], f"pid {os.getpid()}"))
@@ -67,7 +72,7 @@ def _note(op: str) -> None:
 
 
 async def work(brief: Brief, journal: Journal, stop: asyncio.Event) -> None:
-    _journal.append(journal)
+    note_in(journal)
     hub = await opened(brief, stop)
     if hub is None:
         return

@@ -9,27 +9,33 @@ from brigade.testing.chaos.judge.ended import Ended
 from brigade.testing.sim import records as r
 from brigade.testing.sim.lives import Violation
 
-__all__ = ["check"]
+__all__ = ["check", "in_history"]
 
 Name = tuple[str, str]
 """A message: queue and ref."""
 
 
+def in_history(merged: Merged, ended: Sequence[Ended]) -> list[Violation]:
+    """What the durable record shows to whoever knows what was enqueued."""
+    return [*_ends_once(ended), *_not_lost(merged, ended)]
+
+
 def check(merged: Merged, ended: Sequence[Ended]) -> list[Violation]:
+    """What it shows against what clients were told."""
     by_name: dict[Name, Ended] = {}
-    found = list(_ends_once(ended, by_name))
+    for one in ended:
+        by_name.setdefault((one.queue, one.ref), one)
     versions = {
         (record.queue, record.ref, record.token): record.version
         for record in merged.records
         if isinstance(record, r.Delivered)
     }
-    found += _as_told(merged, by_name, versions)
-    found += _not_lost(merged, ended)
-    return found
+    return list(_as_told(merged, by_name, versions))
 
 
-def _ends_once(ended: Sequence[Ended], by_name: dict[Name, Ended]) -> Iterator[Violation]:
+def _ends_once(ended: Sequence[Ended]) -> Iterator[Violation]:
     """History may have a record twice, but then it says the same."""
+    by_name: dict[Name, Ended] = {}
     for one in ended:
         first = by_name.setdefault((one.queue, one.ref), one)
         what = f"{one.ref} of {one.queue} (message {one.uid})"

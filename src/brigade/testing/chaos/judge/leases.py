@@ -10,11 +10,15 @@ from brigade.testing.chaos.judge.ended import Ended
 from brigade.testing.sim import records as r
 from brigade.testing.sim.lives import Violation
 
-__all__ = ["check"]
+__all__ = ["check", "in_history"]
 
 
-def check(merged: Merged, ended: Sequence[Ended], skew_ms: int) -> list[Violation]:
-    return [*_versions_grow(merged), *_no_overlap(ended, skew_ms)]
+def check(merged: Merged) -> list[Violation]:
+    return list(_versions_grow(merged))
+
+
+def in_history(ended: Sequence[Ended], skew_ms: int) -> list[Violation]:
+    return list(_no_overlap(ended, skew_ms))
 
 
 def _versions_grow(merged: Merged) -> Iterator[Violation]:
