@@ -17,7 +17,7 @@ from brigade.server.dispatcher import Held
 from brigade.server.service import Service
 from brigade.stores import ChoosingStore
 from brigade.stores.remote.wire import Count
-from brigade.stores.remote.wire_ports import ClaimThese, GrantList, Lease, Reprioritize
+from brigade.stores.remote.wire_ports import ClaimThese, GrantList, Leasing, Reprioritize
 
 __all__ = ["claim_these", "lease", "reprioritize"]
 
@@ -39,7 +39,7 @@ def _check_refs(service: Service, refs: Sequence[str]) -> None:
         )
 
 
-async def lease(service: Service, call: Call, wanted: Lease) -> Stream:
+async def lease(service: Service, call: Call, wanted: Leasing) -> Stream:
     """Lease messages for others to load. They don't come here, so they don't pass the dispatcher's line either."""
     queue = await call.queue(wanted.queue)
     limit = min(wanted.limit, MOST_LEASED)

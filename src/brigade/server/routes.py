@@ -136,7 +136,7 @@ BULK: tuple[Route, ...] = (
         "The records of a part, as frames.",
         content=wire.FRAMES,
     ),
-    _post("lease", choosing.lease, CLAIM, wire_ports.Lease, wire_ports.GrantList, "Claim, for others to load."),
+    _post("lease", choosing.lease, CLAIM, wire_ports.Leasing, wire_ports.GrantList, "Claim, for others to load."),
     _get("note", noting.read_note, CLAIM, wire_ports.NoteName, wire_ports.NoteValue, "Read a note of a stream."),
     _post(
         "note",

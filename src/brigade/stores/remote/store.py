@@ -323,7 +323,7 @@ class RemoteStore:
         return won
 
     async def lease(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
-        body = wire_ports.Lease(queue=queue, limit=min(limit, 1_000_000), owner=owner, visibility=visibility)
+        body = wire_ports.Leasing(queue=queue, limit=min(limit, 1_000_000), owner=owner, visibility=visibility)
         return await self._leased("lease", body)
 
     async def _leased(self, path: str, body: Any) -> list[Grant]:

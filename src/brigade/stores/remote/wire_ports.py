@@ -28,7 +28,7 @@ __all__ = [
     "GrantList",
     "GroupList",
     "HeldList",
-    "Lease",
+    "Leasing",
     "Name",
     "NoteName",
     "NoteValue",
@@ -152,7 +152,7 @@ class ClaimThese(QueueOnly):
     visibility: float
 
 
-class Lease(QueueOnly):
+class Leasing(QueueOnly):
     """Lease up to `limit` messages, of which only the grants are given."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000_000)]
