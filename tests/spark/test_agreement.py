@@ -132,7 +132,7 @@ def test_both_agree_after_a_short_run(spark: SparkSession, tmp_path: Path, worke
     assert report.violations == [], report.evidence
     assert report.audit is not None
     assert report.audit.messages >= report.messages > 0
-    assert any(worker in fault for fault in report.faults), report.faults
+    assert sum(report.faults.values()) > 0
     lines, _ = read_journals(tmp_path / "journals")
     assert any(line.who.startswith(f"{worker}1.1") and line.op == "ack ok" for line in lines)
 
