@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,12 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import brigade
 from brigade.testing.chaos.__main__ import main
 from brigade.testing.chaos.arenas import ARENAS, why_not
+from brigade.testing.chaos.arenas.postgres import PostgresArena
 from brigade.testing.chaos.auditing import Audited
 from brigade.testing.chaos.judge.recorded import Recorded
-from brigade.testing.chaos.plan import ROLES
-from brigade.testing.chaos.run import Report, chaos
+from brigade.testing.chaos.plan import JOBS, ROLES
+from brigade.testing.chaos.run import Report, chaos, set_up
+from brigade.testing.servers.postgres import PostgresServer
+from postgres_server import postgres
+
+__all__ = ["postgres"]
 
 CHAOS = Path(sys.executable).parent / "brigade-chaos"
 
@@ -43,6 +50,21 @@ def test_the_command_says_what_it_does_and_refuses_what_it_cannot() -> None:
     for wrong in (["--arena", "moon"], ["--minutes", "0"], ["--minutes", "soon"], ["--soak", "--spark"], nothing):
         refused = subprocess.run([CHAOS, *wrong], capture_output=True, timeout=100)
         assert refused.returncode == 2, refused
+
+
+def test_the_judge_reads_every_lease_of_a_message_that_failed(postgres: PostgresServer) -> None:
+    """Also the last one, which PostgreSQL keeps apart from those before it."""
+    arena = PostgresArena(postgres)
+    set_up(arena, lease=30)
+    with brigade.connect(arena.url) as hub:
+        jobs = hub.queue(JOBS)
+        jobs.enqueue(1, correlation_id="a")
+        for reject in (False, True):
+            (message,) = jobs.claim(wait=10)
+            jobs.settle([brigade.Nack(message, "no", delay=0, reject=reject)])
+    (ended,) = [one for one in asyncio.run(arena.ended()) if one.queue == JOBS]
+    assert (ended.uid, ended.outcome) == ("a", "dead-lettered")
+    assert [(held.version, held.how) for held in ended.held] == [(1, "nacked"), (2, "failed")]
 
 
 def test_reports_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

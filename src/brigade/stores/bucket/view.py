@@ -58,7 +58,7 @@ class Known(NamedTuple):
     """What is remembered at one moment."""
 
     ledgers: list[SegmentName]
-    lanes: list[str]
+    lanes: dict[str, KnownLane]
     unmoved: list[SegmentName]
     ended: list[SegmentName]
 
@@ -143,7 +143,7 @@ class QueueView:
 
     def known(self) -> Known:
         """What is remembered now: only that may be forgotten after a listing that is about to begin."""
-        return Known(list(self.ledgers), list(self.lanes), list(self.unmoved), list(self.ended))
+        return Known(list(self.ledgers), dict(self.lanes), list(self.unmoved), list(self.ended))
 
     def keep_only(
         self, known: Known, *, segments: Container[SegmentName], ledgers: Container[str], lanes: Container[str]
@@ -152,9 +152,9 @@ class QueueView:
         for name in known.ledgers:
             if not name.lane and self.keys.ledger(name) not in ledgers:
                 self.ledgers.pop(name, None)
-        for lane in known.lanes:
-            if lane not in lanes:
-                self.lanes.pop(lane, None)
+        for lane, seen in known.lanes.items():
+            if lane not in lanes and self.lanes.get(lane) is seen:
+                del self.lanes[lane]
         for name in known.unmoved:
             if not self._has_account(name, ledgers):
                 self.unmoved.pop(name, None)

@@ -28,8 +28,10 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
     }
     for title, value in rows.items():
         yield _row(title, [value(one) for one in reports])
-    yield from _group("operations", reports, lambda one: one.operations)
-    yield from _group("faults", reports, lambda one: one.faults)
+    yield _row("**operations**", [""] * len(reports))
+    yield from _kinds(reports, lambda one: one.operations)
+    yield _row("**faults**", [sum(one.faults.values()) for one in reports])
+    yield from _kinds(reports, lambda one: one.faults)
     if any(one.audit is not None for one in reports):
         yield _row("**audit** and judge, each on its own", [""] * len(reports))
         for title, name in (("messages ended", "messages"), ("leases", "leases"), ("acks in history", "acks")):
@@ -37,9 +39,8 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
     yield _row("**violations**", [len(one.violations) or "none" for one in reports])
 
 
-def _group(title: str, reports: Sequence[Report], counts: Callable[[Report], Mapping[str, int]]) -> Iterator[str]:
+def _kinds(reports: Sequence[Report], counts: Callable[[Report], Mapping[str, int]]) -> Iterator[str]:
     """A row for each kind that any of the reports has."""
-    yield _row(f"**{title}**", [sum(counts(one).values()) for one in reports])
     for kind in sorted({kind for one in reports for kind in counts(one)}):
         yield _row(kind, [counts(one).get(kind) for one in reports])
 
