@@ -229,7 +229,9 @@ def test_health_tells_nobody_anything_and_needs_no_token(server: Serving) -> Non
 
 def test_a_queue_that_one_may_not_see_is_not_listed(server: Serving) -> None:
     with brigade.connect(server.address, token=token(server, "mine-*:read")) as hub:
-        assert hub.queues() == [MINE]
+        found = hub.queues()
+    assert MINE in found
+    assert all(name.startswith("mine-") for name in found)
 
 
 def test_a_policy_does_not_reach_into_a_queue_that_one_has_no_right_to(server: Serving) -> None:
