@@ -12,7 +12,7 @@ import msgspec
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.names import check_queue_name
-from brigade.stores.opening import parse_url
+from brigade.stores.opening import parse_url, shown_url
 from brigade.sync import Hub
 
 __all__ = ["Place", "Settings"]
@@ -28,6 +28,10 @@ class Place(msgspec.Struct, frozen=True):
 
     url: str
     options: dict[str, str]
+
+    def __repr__(self) -> str:
+        """Without options: a token may be among them."""
+        return f"Place({shown_url(self.url)!r})"
 
     def connect(self) -> Hub:
         return Hub(self.url, **self.options)
