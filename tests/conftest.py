@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -19,6 +20,11 @@ from installed import BRIGADE, environment
 
 Done = subprocess.CompletedProcess[bytes]
 TOGETHER = {"tests/spark/": "spark", "run_in_order[docs/spark": "spark", "tests/dashboard/": "dashboard"}
+
+
+# How long an example takes says how busy the machine is, and nothing else.
+hypothesis.settings.register_profile("brigade", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("brigade")
 
 
 class Together(LoadScopeScheduling):

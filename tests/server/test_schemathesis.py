@@ -51,7 +51,7 @@ def test_the_server_does_as_it_says(api: Any, route: Route, mode: GenerationMode
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=20,
+        max_examples=10,
         deadline=None,
         derandomize=True,
         database=None,
