@@ -19,6 +19,14 @@ from xdist.scheduler import LoadScopeScheduling
 from installed import BRIGADE, environment
 
 Done = subprocess.CompletedProcess[bytes]
+SLOW_GROUND = (
+    "tests/spark/",
+    "tests/dashboard/",
+    "tests/server/",
+    "tests/test_cli",
+    "tests/test_docs.py",
+    "tests/test_bench.py",
+)
 TOGETHER = {"tests/spark/": "spark", "run_in_order[docs/spark": "spark", "tests/dashboard/": "dashboard"}
 
 
@@ -32,6 +40,16 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return next((name for part, name in TOGETHER.items() if part in nodeid), nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A second try, told of in the summary, where a browser, Java, shells or many sockets meet a busy machine.
+
+    None where a failure would be a broken promise: conformance, simulation, races, crashes and chaos have to hold.
+    """
+    for item in items:
+        if item.nodeid.startswith(SLOW_GROUND):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
