@@ -89,6 +89,11 @@ class Connection:
     async def _perform(self, op: Op) -> Any:
         return await self.blobs.perform(op)
 
+    async def rest(self) -> None:
+        """Let what is under way come to its end."""
+        if self._loop is not None:
+            await self.run(self._come_to_an_end)
+
     async def close(self) -> None:
         """Let what is under way come to its end, close the store, end the thread."""
         loop, thread = self._loop, self._thread
@@ -233,7 +238,11 @@ class Lab:
         return self.queue
 
     async def close(self) -> list[str]:
-        """Close all connections, then remove everything; returns what is left where that failed."""
+        """Close all connections, then remove everything; returns what is left where that failed.
+
+        Work on one connection may ask another, so none is closed before all have come to rest.
+        """
+        await asyncio.gather(*(connection.rest() for connection in self._connections), return_exceptions=True)
         await asyncio.gather(*(connection.close() for connection in self._connections), return_exceptions=True)
         if not self._keys and not self._used_queue:
             return []
