@@ -147,7 +147,8 @@ def test_a_program_that_forgets_to_stop_its_worker_ends_nevertheless(
     executor: str, url: str, hub: Hub, tmp_path: Path, running: list[Running]
 ) -> None:
     hub.queue("tasks", PATIENT).enqueue({"path": str(tmp_path / "begun")})
-    program = worker_process(url, "worker_handlers:hang", how="leave", executor=executor, concurrency=1)
+    how = f"leave {tmp_path / 'begun'}"
+    program = worker_process(url, "worker_handlers:hang", how=how, executor=executor, concurrency=1)
     running.append(program)
     until((tmp_path / "begun").exists)
     processes = handler_processes(program.pid)

@@ -6,7 +6,9 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import brigade
@@ -34,11 +36,11 @@ def blocking(given: dict[str, Any]) -> None:
     with brigade.connect(given["url"], fsync=False) as hub:
         hub.on("*", show)
         worker = Worker(hub.queue(given["queue"]), handler_of(given), **given["options"])
-        if given["how"] == "leave":
-            begun = threading.Event()
-            hub.on("message-processing", lambda _: begun.set())
+        if given["how"].startswith("leave "):
+            begun = Path(given["how"].removeprefix("leave "))
             worker.start()
-            begun.wait(60)
+            while not begun.exists():
+                time.sleep(0.01)
             say("left")
             raise SystemExit(3)
         worker.run(until_empty=given["how"] == "until_empty")

@@ -82,7 +82,7 @@ async def test_strict_order_holds_across_releases(harness: Harness) -> None:
 async def test_a_delayed_head_blocks_a_strict_queue(harness: Harness) -> None:
     """[G6] Strict means strict: what was enqueued first comes first, even if it is due later."""
     queue = await harness.queue(STRICT)
-    await queue.enqueue("first", delay=0.4)
+    await queue.enqueue("first", delay=1.5)
     await queue.enqueue("second")
     assert await queue.claim(2) == []
     assert values(await drain(queue, 2)) == ["first", "second"]
