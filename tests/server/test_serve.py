@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from http_helpers import connected, held
 
 import brigade
 from brigade import Message, NewMessage, StaleLease, StoreUnavailable, Worker
+from brigade.server.serve import listen
 from brigade.testing.conformance.harness import eventually
 from brigade.testing.sim import records as r
 from brigade.testing.sim.checker import check
@@ -181,3 +183,12 @@ def test_a_client_goes_on_through_a_restart(tmp_path: Path) -> None:
         with server_process(url, port=int(address.rpartition(":")[2])):
             queue.ack(message)
             assert queue.stats().succeeded == 1
+
+
+def test_answers_are_not_held_back_by_the_kernel() -> None:
+    """Connections inherit what the listening socket is: only where it says TCP do event loops switch the delay off."""
+    made = listen("127.0.0.1", 0)
+    try:
+        assert made.proto == socket.IPPROTO_TCP
+    finally:
+        made.close()

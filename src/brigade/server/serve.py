@@ -28,7 +28,7 @@ from brigade.stores import Pace, PacedStore
 if TYPE_CHECKING:
     from brigade.server.dashboard.desk import Desk
 
-__all__ = ["ServerConfig", "Serving", "serve"]
+__all__ = ["ServerConfig", "Serving", "listen", "serve"]
 
 log = logging.getLogger("brigade.server")
 BACKLOG = 2048
@@ -154,7 +154,7 @@ class Serving:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def __aenter__(self) -> Self:
-        self._socket = _listen(self.config.host, self.config.port)
+        self._socket = listen(self.config.host, self.config.port)
         try:
             await self._hub.open()
             if isinstance(self._hub.store, PacedStore):
@@ -215,10 +215,11 @@ def _with_pages(api: Any, service: Service, config: ServerConfig, hosts: set[str
     return desk, with_dashboard(api, make_dashboard(desk, hosts))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A bound socket. It is bound before anything is opened, so that a port in use costs nothing."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # By its name: event loops switch Nagle's delay off only where the protocol is told, and it costs 40 ms an answer.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
