@@ -29,6 +29,10 @@ from brigade.stores.bucket.store import BucketStore
 BRIGADE = Path(sys.executable).parent / "brigade"
 
 
+BETWEEN = 0.05
+"""Seconds between the look and the write of stores that race: enough for a busy machine to start the other writers."""
+
+
 async def examined(make: Callable[[Bucket], MemoryBlobs], bucket: Bucket | None = None) -> Report:
     """A quick examination of a bucket that every connection sees through blobs of its own."""
     shared = bucket or Bucket()
@@ -69,7 +73,7 @@ class RacyCreate(Faulty):
         if isinstance(op, Create):
             if self.try_now(Get(op.key)) is not None:
                 return CONFLICT
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(BETWEEN)
             return self.put(op.key, op.body)
         return await super().perform(op)
 
@@ -87,7 +91,7 @@ class RacySwap(Faulty):
             blob = self.try_now(Get(op.key))
             if not isinstance(blob, Blob) or blob.etag != op.etag:
                 return CONFLICT
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(BETWEEN)
             return self.put(op.key, op.body)
         return await super().perform(op)
 
@@ -164,7 +168,7 @@ class RacyDelete(Faulty):
             blob = self.try_now(Get(op.key))
             if not isinstance(blob, Blob) or blob.etag != op.etag:
                 return CONFLICT
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(BETWEEN)
             self.bucket.apply(Delete((op.key,)))
             return op.etag
         return await super().perform(op)

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import AsyncIterator
 
 import msgspec
-import pytest
 
 import brigade
 from brigade import Failure, QueuePolicy
 from brigade.hub import AsyncHub
 from brigade.stores.history import HistoryPart, HistoryStore, Record
-from postgres_server import postgres, postgres_url
-from served import served
+from each_hub import hub, postgres, postgres_url
 
-__all__ = ["postgres", "postgres_url"]
-
-
-@pytest.fixture(params=["memory", "postgres", "http"])
-async def hub(request: pytest.FixtureRequest) -> AsyncIterator[AsyncHub]:
-    with contextlib.ExitStack() as stack:
-        if request.param == "http":
-            url = stack.enter_context(served(f"memory://{uuid.uuid4().hex}")).address
-        else:
-            url = "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
-        async with brigade.connect_async(url) as opened:
-            yield opened
+__all__ = ["hub", "postgres", "postgres_url"]
 
 
 def queue_name() -> str:

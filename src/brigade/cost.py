@@ -28,7 +28,8 @@ CLASSES = {
 }
 """What each kind of request is billed as."""
 
-LISTS_OF_A_SWEEP = 9
+LISTS_OF_A_SWEEP = 3
+"""Of a queue where nothing waits: what there is, the segments' flags, and history."""
 
 
 class Prices(msgspec.Struct, frozen=True):

@@ -86,6 +86,22 @@ class Grant(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.members)
 
+    def held(self) -> list[Message]:
+        """Its messages as far as settling needs them, without loading any."""
+        return [
+            Message.held(
+                queue=self.queue,
+                id=f"{self.segment}-{place}",
+                ref=f"{self.segment}-{place}",
+                token=f"{self.token}.{place}",
+                version=self.version,
+                owner=self.owner,
+                attempt=attempt,
+                max_attempts=limit,
+            )
+            for place, attempt, limit in zip(self.members, self.attempts, self.max_attempts, strict=True)
+        ]
+
 
 class FailureInfo(msgspec.Struct, frozen=True):
     """Why and where a message failed: carried by dead letters and parked failures."""

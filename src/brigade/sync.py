@@ -259,8 +259,6 @@ class Queue:
 
     def reader(self, message: Message) -> io.BufferedReader:
         """A payload as a binary file. `message.open()` is the same."""
-        if message.body is not None:
-            return io.BufferedReader(io.BytesIO(message.body))
         return io.BufferedReader(PayloadReader(self._hub, self._async.reader(message)), buffer_size=256 * 1024)
 
     def ack(self, message: Message, *, result: Any = None, connection: Any = None) -> None:

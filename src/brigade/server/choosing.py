@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from starlette.types import Receive, Send
 
 from brigade.checks import seconds
-from brigade.errors import ConfigError
-from brigade.model import Grant, Message
+from brigade.model import Grant
 from brigade.names import check_owner
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, Stream, answer, failed
@@ -26,10 +25,7 @@ MOST_LEASED = 10_000
 
 
 def _choosing(service: Service) -> ChoosingStore:
-    store = service.hub.store
-    if not isinstance(store, ChoosingStore):
-        raise ConfigError("this server's store can't pick messages out of a queue")
-    return store
+    return service.port(ChoosingStore, "can't pick messages out of a queue")
 
 
 def _check_refs(service: Service, refs: Sequence[str]) -> None:
@@ -75,31 +71,15 @@ def _granted(service: Service, call: Call, queue: str, win: Callable[[], Awaitab
             return failed(error, call.correlation)
         made = answer(GrantList(grants))
         if grants:
-            made.undo = lambda: service.dispatcher.give_back(queue, _held(grants))
+            made.undo = lambda: service.dispatcher.give_back(
+                queue, [Held(message, grant) for grant in grants for message in grant.held()]
+            )
         return made
 
     async def stream(receive: Receive, send: Send) -> None:
         await deliver(service, call, receive, send, work)
 
     return stream
-
-
-def _held(grants: Sequence[Grant]) -> list[Held]:
-    return [
-        Held(
-            Message.held(
-                queue=grant.queue,
-                id=f"{grant.segment}-{place}",
-                ref=f"{grant.segment}-{place}",
-                token=f"{grant.token}.{place}",
-                version=grant.version,
-                owner=grant.owner,
-            ),
-            grant,
-        )
-        for grant in grants
-        for place in grant.members
-    ]
 
 
 async def reprioritize(service: Service, call: Call, wanted: Reprioritize) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from brigade.errors import ConfigError
 from brigade.server.answers import Answer
 from brigade.server.call import Call, answer
 from brigade.server.service import Service
@@ -16,10 +15,7 @@ MOST_NOTE = 64 * 1024 * 1024
 
 
 def _notes(service: Service) -> NotingStore:
-    store = service.hub.store
-    if not isinstance(store, NotingStore):
-        raise ConfigError("this server's store keeps no notes")
-    return store
+    return service.port(NotingStore, "keeps no notes")
 
 
 async def write_note(service: Service, call: Call, wanted: NoteName) -> Answer:

@@ -7,7 +7,6 @@ from datetime import date
 from msgspec.structs import replace
 
 from brigade.crypto.places import crc_of
-from brigade.errors import ConfigError
 from brigade.model import MessageInfo
 from brigade.server.answers import Answer
 from brigade.server.call import Call, InvalidRequest, answer, failed
@@ -22,10 +21,7 @@ MOST_DAYS = 400
 
 
 def _operated(service: Service) -> OperatedStore:
-    store = service.hub.store
-    if not isinstance(store, OperatedStore):
-        raise ConfigError("this server's store can't be operated")
-    return store
+    return service.port(OperatedStore, "can't be operated")
 
 
 def _told(info: MessageInfo) -> MessageInfo:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from brigade.errors import ConfigError
 from brigade.server.answers import Answer
 from brigade.server.call import Call, Stream, answer
 from brigade.server.frames import framed
@@ -34,17 +33,11 @@ _json = msgspec.json.Encoder()
 
 
 def _scanning(service: Service) -> ScanningStore:
-    store = service.hub.store
-    if not isinstance(store, ScanningStore):
-        raise ConfigError("this server's store cannot be read as a table")
-    return store
+    return service.port(ScanningStore, "cannot be read as a table")
 
 
 def _history(service: Service) -> HistoryStore:
-    store = service.hub.store
-    if not isinstance(store, HistoryStore):
-        raise ConfigError("this server's store doesn't hand out its history")
-    return store
+    return service.port(HistoryStore, "doesn't hand out its history")
 
 
 async def pieces(service: Service, call: Call, wanted: Pieces) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from brigade.errors import ConfigError, QueueNotFound
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "Service"]
 
+P = TypeVar("P")
 POLICY_TTL = 30.0
 MOST_QUEUES = 10_000
 MOST_FAILURES = 1000
@@ -76,6 +77,13 @@ class Service:
         self._failures: OrderedDict[str, deque[Failed]] = OrderedDict()
         self._tell = hub.store.on_failure
         hub.store.on_failure = self._failed
+
+    def port(self, kind: type[P], lack: str) -> P:
+        """The store, as one that can do what not every store can; else a ConfigError that says what it lacks."""
+        store = self.hub.store
+        if not isinstance(store, kind):
+            raise ConfigError(f"this server's store {lack}")
+        return store
 
     def stop(self) -> None:
         """Take nothing on any more; streams end."""

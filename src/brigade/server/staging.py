@@ -34,10 +34,7 @@ _staged = msgspec.msgpack.Decoder(Staged)
 
 
 def _store(service: Service) -> StagingStore:
-    store = service.hub.store
-    if not isinstance(store, StagingStore):
-        raise ConfigError("this server's store takes no bulk jobs")
-    return store
+    return service.port(StagingStore, "takes no bulk jobs")
 
 
 async def stage(service: Service, call: Call, wanted: Stage) -> Answer:

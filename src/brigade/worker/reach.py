@@ -38,8 +38,6 @@ class Reach:
 
     def open(self, message: Message) -> io.BufferedReader:
         """The payload as a binary file."""
-        if message.body is not None:
-            return io.BufferedReader(io.BytesIO(message.body))
         reader = self._queues[message.queue].reader(message)
         return io.BufferedReader(PayloadReader(self._hub, reader), buffer_size=CHUNK)
 
@@ -48,8 +46,6 @@ class Reach:
 
     def open_async(self, message: Message) -> AsyncReader:
         """The payload as an async reader of the caller's loop."""
-        if message.body is not None:
-            return AsyncReader.over(message.body)
         return AsyncReader(self._chunks(self._queues[message.queue].reader(message)))
 
     async def _chunks(self, reader: AsyncReader) -> AsyncIterator[bytes]:

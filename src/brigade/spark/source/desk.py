@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from brigade.errors import BrigadeError, ConfigError, StaleLease, StoreUnavailable
-from brigade.model import Ack, Extend, Grant, Message, Release, Settlement
+from brigade.model import Ack, Extend, Grant, Release, Settlement
 from brigade.policy import QueuePolicy
 from brigade.spark.source.options import Place
 from brigade.stores import LeasingStore, NotingStore, Settled, Store
 from brigade.sync import Hub
 
-__all__ = ["Desk", "leased"]
+__all__ = ["Desk"]
 
 log = logging.getLogger("brigade.spark")
 T = TypeVar("T")
@@ -38,23 +38,6 @@ NAP = 0.25
 """Spark asks many times a second whether there is something new: an idle desk lets it wait that long each time."""
 
 _grants = msgspec.msgpack.Decoder(list[Grant])
-
-
-def leased(grant: Grant) -> list[Message]:
-    """The messages of a grant as far as settling needs them."""
-    return [
-        Message.held(
-            queue=grant.queue,
-            id=f"{grant.segment}-{place}",
-            ref=f"{grant.segment}-{place}",
-            token=f"{grant.token}.{place}",
-            version=grant.version,
-            owner=grant.owner,
-            attempt=attempt,
-            max_attempts=limit,
-        )
-        for place, attempt, limit in zip(grant.members, grant.attempts, grant.max_attempts, strict=True)
-    ]
 
 
 class Desk:
@@ -119,7 +102,7 @@ class Desk:
             if not more:
                 break
         if segments is not None and len(won) > segments:
-            self._settle([Release(message) for grant in won[segments:] for message in leased(grant)])
+            self._settle([Release(message) for grant in won[segments:] for message in grant.held()])
             won = won[:segments]
         if not won:
             self._news.clear()
@@ -138,7 +121,7 @@ class Desk:
         if there == value:
             self._held[name] = grants
             return True
-        self._settle([Release(message) for grant in grants for message in leased(grant)])
+        self._settle([Release(message) for grant in grants for message in grant.held()])
         return False
 
     def recall(self, name: str) -> list[Grant]:
@@ -162,7 +145,7 @@ class Desk:
             grants = [] if value is None else _grants.decode(value)
             if value is None:
                 return
-        answers = self._settle([Ack(message) for grant in grants for message in leased(grant)])
+        answers = self._settle([Ack(message) for grant in grants for message in grant.held()])
         stale = sum(isinstance(answer, StaleLease) for answer in answers)
         if stale:
             log.info("%d of %d messages had been settled or taken over before their batch ended", stale, len(answers))
@@ -181,7 +164,7 @@ class Desk:
 
     def _still_ours(self, grants: Sequence[Grant]) -> list[Grant]:
         """The grants without the messages that others have taken over, extended from now on."""
-        wanted = [(grant, message) for grant in grants for message in leased(grant)]
+        wanted = [(grant, message) for grant in grants for message in grant.held()]
         answers = self._settle([Extend(message, self.visibility) for _, message in wanted])
         lost = {
             message.ref for (_, message), answer in zip(wanted, answers, strict=True) if isinstance(answer, StaleLease)
@@ -208,7 +191,7 @@ class Desk:
         while os.getppid() == self._parent:
             await asyncio.sleep(self.visibility / 3)
             for name, grants in list(self._held.items()):
-                messages = [message for grant in grants for message in leased(grant)]
+                messages = [message for grant in grants for message in grant.held()]
                 try:
                     await self._settle_async([Extend(message, self.visibility) for message in messages])
                 except BrigadeError as error:

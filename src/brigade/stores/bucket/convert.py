@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from brigade.clock import to_ms
-from brigade.model import Ack, Extend, Grant, Lease, Message, Nack, Settlement
+from brigade.model import Ack, Extend, Lease, Message, Nack, Settlement
 from brigade.policy import QueuePolicy
 from brigade.stores import Outgoing
 from brigade.stores.bucket.claim import Loaded
@@ -14,7 +14,7 @@ from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Env
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["SettleGroup", "again_with", "entry_of", "held_by", "messages_of", "new_entry", "to_change"]
+__all__ = ["SettleGroup", "again_with", "entry_of", "messages_of", "new_entry", "to_change"]
 
 
 class SettleGroup:
@@ -91,14 +91,6 @@ def messages_of(queue: str, loaded: Loaded) -> list[Message]:
             )
         )
     return messages
-
-
-def held_by(grant: Grant, place: int) -> Message:
-    """A message of a grant that was not loaded: enough to give it back."""
-    ref = f"{grant.segment}-{place}"
-    return Message.held(
-        queue=grant.queue, id=ref, ref=ref, token=f"{grant.token}.{place}", version=grant.version, owner=grant.owner
-    )
 
 
 def new_entry(message: Outgoing, payload: bytes | None, size: int, now: int) -> Entry:

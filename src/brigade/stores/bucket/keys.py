@@ -168,6 +168,20 @@ class QueueKeys:
         self.bulk = f"{self.root}bulk/"
         self.jobs = f"{self.root}job/"
         self.notes = f"{self.root}note/"
+        self.folders = (
+            self.segments,
+            self.ledgers,
+            self.lanes,
+            self.lane_segments,
+            self.failed,
+            self.blobs,
+            self.states,
+            self.markers,
+            self.history,
+            self.bulk,
+            self.jobs,
+            self.notes,
+        )
         self.paused_flag = f"{self.segments}!paused"
         self.lanes_flag = f"{self.segments}!lanes"
 

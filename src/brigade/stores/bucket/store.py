@@ -28,7 +28,7 @@ from brigade.policy import QueuePolicy
 from brigade.stores import Outgoing, Settled, Taker, seating
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
-from brigade.stores.bucket.convert import again_with, entry_of, held_by, messages_of
+from brigade.stores.bucket.convert import again_with, entry_of, messages_of
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
@@ -153,9 +153,7 @@ class BucketStore(BucketPorts, BucketSettling):
             except CannotDecrypt as error:
                 refused = error
                 log.error("not delivered, and given back: %s", error)
-                await self.settle(
-                    grant.queue, [Release(held_by(grant, place), UNREADABLE_FOR) for place in grant.members]
-                )
+                await self.settle(grant.queue, [Release(message, UNREADABLE_FOR) for message in grant.held()])
         if refused is not None and not found:
             raise refused
         return found

@@ -32,6 +32,31 @@ ANSWERING = 60.0
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
+class _Tries:
+    """How long a request is tried again, and the pauses between, which grow."""
+
+    def __init__(self, ids: Ids, patience: float) -> None:
+        self._ids = ids
+        self._monotonic = SystemClock().monotonic
+        self._end = self._monotonic() + patience
+        self._pause = FIRST_PAUSE
+
+    @property
+    def over(self) -> bool:
+        """Whether the next pause would take too long."""
+        return self._monotonic() + self._pause > self._end
+
+    def throttled(self, error: Throttled) -> None:
+        """Pause as long as the server asks for, or raise that where it is too long."""
+        if self._monotonic() + error.retry_after > self._end:
+            raise error
+        self._pause = error.retry_after
+
+    async def rest(self) -> None:
+        await asyncio.sleep(self._pause * self._ids.uniform(0.5, 1.0))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+
 class Client:
     """One server, many requests at a time."""
 
@@ -40,7 +65,6 @@ class Client:
         self.ids = Ids()
         self.counts: Counter[str] = Counter()
         self.server: str | None = None
-        self._monotonic = SystemClock().monotonic
         headers = {"User-Agent": f"brigade/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -121,7 +145,7 @@ class Client:
         While nothing has come it is asked for again; what breaks off later is for the caller to read again.
         """
         method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
-        end, pause, started = self._monotonic() + PATIENCE, FIRST_PAUSE, False
+        tries, started = _Tries(self.ids, PATIENCE), False
         while True:
             self.counts[f"http_{method.lower()}"] += 1
             try:
@@ -138,14 +162,11 @@ class Client:
                     raise StoreUnavailable(
                         f"the answer of {self.base} broke off ({_why(error)}); read it again"
                     ) from error
-                if self._monotonic() + pause > end:
+                if tries.over:
                     raise self._unreachable(error) from error
             except Throttled as error:
-                if self._monotonic() + error.retry_after > end:
-                    raise
-                pause = error.retry_after
-            await asyncio.sleep(pause * self.ids.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+                tries.throttled(error)
+            await tries.rest()
 
     async def _again(
         self,
@@ -160,8 +181,7 @@ class Client:
         chunks: Callable[[], AsyncIterator[bytes]] | None = None,
         **what: Any,
     ) -> T:
-        end = self._monotonic() + patience
-        pause = FIRST_PAUSE
+        tries = _Tries(self.ids, patience)
         headers = {} if key is None else {KEY: key}
         while True:
             if chunks is not None:
@@ -171,15 +191,12 @@ class Client:
             except httpx.TransportError as error:
                 if key is not None and not isinstance(error, httpx.ConnectError):
                     headers.setdefault(RETRY_OF, self.server or "unknown")
-                if self._monotonic() + pause > end:
+                if tries.over:
                     unknown = once and RETRY_OF in headers
                     raise (self._unknown(error) if unknown else self._unreachable(error)) from error
             except Throttled as error:
-                if self._monotonic() + error.retry_after > end:
-                    raise
-                pause = error.retry_after
-            await asyncio.sleep(pause * self.ids.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+                tries.throttled(error)
+            await tries.rest()
 
     async def _request(
         self, method: str, path: str, headers: Mapping[str, str], answering: float, **what: Any
