@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,36 +151,45 @@ def _versions() -> dict[str, str]:
     return made
 
 
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """All templates, compiled: the first visitor does not wait for that."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    env.filters.update(
+        count=count,
+        amount=amount,
+        money=money,
+        age=age,
+        size=size,
+        moment=moment,
+        short_id=short_id,
+        preview=preview,
+        pretty=pretty,
+    )
+    versions = _versions()
+
+    def static(name: str) -> str:
+        """The address of a file that the wheel brings."""
+        return f"/static/{name}?v={versions[name]}"
+
+    cast("dict[str, Any]", env.globals).update(static=static, spark=spark, version=__version__)
+    for name in env.list_templates():
+        env.get_template(name)
+    return env
+
+
 class Renderer:
     """The templates of all pages."""
 
     def __init__(self) -> None:
-        self._versions = _versions()
-        self._env = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._env.filters.update(
-            count=count,
-            amount=amount,
-            money=money,
-            age=age,
-            size=size,
-            moment=moment,
-            short_id=short_id,
-            preview=preview,
-            pretty=pretty,
-        )
-        known = cast("dict[str, Any]", self._env.globals)
-        known.update(static=self.static, spark=spark, version=__version__)
-
-    def static(self, name: str) -> str:
-        """The address of a file that the wheel brings."""
-        return f"/static/{name}?v={self._versions[name]}"
+        self._env = _environment()
 
     def __call__(self, template: str, **values: Any) -> str:
         return self._env.get_template(template).render(**values)

@@ -69,6 +69,8 @@ class Watch:
         self._lookers: set[Looker] = set()
         self._spent: deque[tuple[float, dict[str, int]]] = deque(maxlen=120)
         self._outdated: dict[str, int] = {}
+        self._named = asyncio.Event()
+        """A page without figures is one of a moment; a page without queues would be wrong."""
         self._named_at = float("-inf")
         self._names_took = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -115,7 +117,7 @@ class Watch:
             at = min(ages) if self.names and len(ages) == len(self.names) else 0
         else:
             at = last.at if last else 0
-        changed = self._outdated.get(queue, 0) if queue is not None else 0
+        changed = self._outdated.get(queue, -1) if queue is not None else -1
         if at > changed and self._hub.clock.now() - at < max(FRESH, self.interval) * 1000:
             return
         if changed >= at:
@@ -125,6 +127,10 @@ class Watch:
                 self._poll(everything=queue is None, queues={queue} if queue else set())
             )
         await asyncio.wait({self._polling}, timeout=within)
+        if queue is None and not self._named.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AFTER_CHANGE):
+                    await self._named.wait()
 
     async def tick(self, seen: int, timeout: float) -> int:
         """Wait until something is newer than `seen`, or the time is over; returns the number of the newest."""
@@ -205,6 +211,7 @@ class Watch:
         except Exception:
             log.exception("the dashboard could not read its figures")
             self.trouble = "figures could not be read; the server's log says why"
+        self._named.set()
         self.tell()
 
     async def _name(self) -> None:
@@ -213,6 +220,7 @@ class Watch:
             return
         started = clock.monotonic()
         self.names = await self._hub.queues()
+        self._named.set()
         self._named_at = clock.monotonic()
         self._names_took = self._named_at - started
         for gone in self._figures.keys() - set(self.names):
