@@ -121,6 +121,7 @@ class _FarBlobs(MemoryBlobs):
     immediate = False
     listing_ttl = CloudBlobs.listing_ttl
     poll_interval = CloudBlobs.poll_interval
+    patience = CloudBlobs.patience
 
     def __init__(self, bucket: Bucket, run: Run, rng: random.Random, seconds: dict[tuple[str, int], int]) -> None:
         super().__init__(bucket=bucket)

@@ -139,7 +139,7 @@ def refresh(env: Env, view: QueueView) -> Proto[None]:
     if view.has_lanes:
         yield from _list_lanes(view)
     view.prune_entries()
-    view.cursor = view.start(env.ids.below(view.crowd + 1)) if env.ids.below(SPREAD) else None
+    view.cursor = view.start(env.ids) if env.ids.below(SPREAD) else None
     view.listed_at = env.clock.monotonic()
 
 
@@ -242,16 +242,11 @@ def _walk(
     """
     won: list[Grant] = []
     lease = to_ms(visibility)
-    turn = _Turn(view, only_derived)
-    if view.lanes and not only_derived:
-        turn.lanes = yield from open_lanes(env, view)
-    elif not only_derived:
-        turn.after = view.cursor
-    passed_over = turn.after is not None
+    lanes = (yield from open_lanes(env, view)) if view.lanes and not only_derived else []
+    turn = _Turn(env, view, only_derived, lanes)
     while seats.left:
         batch = turn.next_batch(len(seats.left), env.now())
-        if not batch and passed_over and not won:
-            passed_over, turn.after, view.cursor = False, None, None
+        if not batch and not won and turn.again():
             continue
         if not batch:
             break
@@ -278,6 +273,7 @@ def _walk(
             if what in view.ended or (known is not None and known.next_at == FOREVER):
                 view.drop_candidate(cast(SegmentName, what))
         if "conflict" in answers:
+            turn.beaten = True
             view.crowd = min(max(SPREAD, 2 * view.crowd), CROWD)
             turn.after = view.cursor = view.skip(turn.after, env.ids.below(view.crowd))
             if not won and _old(env, view, listing_ttl):
@@ -290,11 +286,32 @@ def _walk(
 class _Turn:
     """Where a claim has got to: segments and lanes, taken together in the order of their urgency."""
 
-    def __init__(self, view: QueueView, only_derived: bool) -> None:
+    def __init__(self, env: Env, view: QueueView, only_derived: bool, lanes: list[tuple[Urgency, str]]) -> None:
+        self._env = env
         self._view = view
         self._only_derived = only_derived
-        self.after: SegmentName | None = None
-        self.lanes: list[tuple[Urgency, str]] = []
+        self._in_order = only_derived or bool(view.lanes)
+        self.lanes = lanes
+        self.after = None if self._in_order else view.cursor
+        self._passed_over = self.after is not None
+        self._held_back = self._impatient = self.beaten = False
+        self._tries = 1
+
+    def again(self) -> bool:
+        """Whether to start anew: for what was passed over, what others are busy with, then where they were faster."""
+        if self._passed_over:
+            self._passed_over, self.after, self._view.cursor = False, None, None
+            return True
+        if self._held_back and not self._impatient:
+            self._impatient = True
+        elif self.beaten and self._tries < TRIES:
+            self._tries += 1
+        else:
+            return False
+        self.beaten = False
+        self.after = None if self._in_order else self._view.start(self._env.ids)
+        self._passed_over = self.after is not None
+        return True
 
     def next_batch(self, wanted: int, now: int) -> list[tuple[SegmentName | str, int]]:
         """The next few segments and lanes worth trying, each with its share of what is wanted."""
@@ -305,8 +322,12 @@ class _Turn:
                 return batch
             self.after = name
             known = self._view.ledgers.get(name)
-            if (known is not None and known.next_at > now) or (self._only_derived and not name.derived):
+            if self._only_derived and not name.derived:
                 continue
+            if known is not None and known.next_at > now:
+                self._held_back = self._held_back or known.busy
+                if not (known.busy and self._impatient):
+                    continue
             share = min(wanted, name.size)
             wanted -= share
             batch.append((name, share))
@@ -329,7 +350,7 @@ def claim_places(
     lease, seats = to_ms(visibility), Seats([owner], ())
     answers = yield from side_by_side(
         [
-            _claim_segment(env, view, name, [0] * len(set(places)), seats, lease, only=sorted(set(places)))
+            _claim_segment(env, view, name, [0] * len(set(places)), seats, lease, only=sorted(set(places)), tries=TRIES)
             for name, places in chosen.items()
             if not name.lane and name not in view.ended
         ],
@@ -357,6 +378,7 @@ def _claim_segment(
     lease: int,
     *,
     only: Sequence[int] | None = None,
+    tries: int = 1,
 ) -> Proto[list[Grant] | str | None]:
     """Win messages of one segment: grants, None where it has none to give, or "conflict" where others were faster.
 
@@ -371,9 +393,8 @@ def _claim_segment(
         if account is None:
             view.forget(name)
             return None
-    tries = 0
-    while tries < TRIES:
-        tries += 1
+    while tries:
+        tries -= 1
         book = Book(account.ledger) if account else (yield from _fresh_book(env, view, name))
         if book is None:
             return None
@@ -409,7 +430,7 @@ def _claim_segment(
         if account is None and answer.current is None and len(secrets) < MOST_TRIES:
             yield Sleep(env.ids.uniform(0, min(0.02 * 2 ** len(secrets), 5)))
             secrets.append(env.ids.token())
-            tries -= 1
+            tries += 1
             continue
         lost = True
         account = yield from after_loss(env, view, name, answer)

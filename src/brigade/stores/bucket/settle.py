@@ -56,8 +56,8 @@ def settle(
 
     `tried` says that they may have been applied before: a lease that ended just so was ended by us.
     """
-    account = yield from open_account(env, view, name)
-    fresh = False
+    fresh = view.crowded
+    account = yield from open_account(env, view, name, cached=not fresh)
     while True:
         if account is None:
             return (yield from _after_the_end(env, view, name, changes, tried))

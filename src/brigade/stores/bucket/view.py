@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from brigade.clock import FOREVER
+from brigade.ids import Ids
 from brigade.policy import QueuePolicy
 from brigade.stores.bucket.book import Rules
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
@@ -17,6 +18,7 @@ from brigade.stores.bucket.wire import Entry, Lane, Ledger
 __all__ = ["Decided", "Known", "KnownEntries", "KnownLane", "KnownLedger", "QueueView", "Tally"]
 
 MOST_ENTRIES = 256
+CROWDED = 16
 
 
 @dataclass(slots=True)
@@ -26,6 +28,11 @@ class KnownLedger:
     etag: str | None
     ledger: Ledger | None
     next_at: int
+
+    @property
+    def busy(self) -> bool:
+        """Whether others have just written it, and it has not been looked into since."""
+        return self.etag is None
 
 
 class KnownEntries(NamedTuple):
@@ -105,6 +112,11 @@ class QueueView:
         self.parked: dict[str, tuple[str, int]] = {}
         self.unmoved: dict[SegmentName, None] = {}
         self.finished: dict[SegmentName, Ledger] = {}
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many others are at work that what was known a moment ago is most likely old."""
+        return self.crowd > CROWDED
 
     def rules(self, name: SegmentName) -> Rules:
         """The policy as it applies to a segment. What was redriven is not subject to the queue's ttl again."""
@@ -188,14 +200,15 @@ class QueueView:
         self.tally = Tally()
         self.stale()
 
-    def start(self, place: int) -> SegmentName | None:
-        """The candidate before the given place, counted from the head, as far as priorities are the head's."""
-        before: SegmentName | None = None
-        for name in islice(self.candidates, place):
+    def start(self, ids: Ids) -> SegmentName | None:
+        """Where to start among others: the candidate before some place near the head, of the head's priority."""
+        places = 0
+        for name in islice(self.candidates, self.crowd + 1):
             if name.priority != self.candidates[0].priority:
                 break
-            before = name
-        return before
+            places += 1
+        place = ids.below(places) if places > 1 else 0
+        return self.candidates[place - 1] if place else None
 
     def stale(self) -> None:
         """List again before the next claim."""
