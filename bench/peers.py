@@ -1,10 +1,15 @@
-"""Other queues that live on a local disk, in the same run: one process, one message at a time, 200 bytes."""
+"""Other queues that live on a local disk, in the same run: one process, one message a call, 200 bytes.
+
+By one caller, and by several threads at once, each with a line of its own where the queue wants that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +18,7 @@ from typing import Any, Protocol
 import brigade
 from bench.measure import MESSAGE, Ground
 
-__all__ = ["Peer", "PeerResult", "missing", "run_peers"]
+__all__ = ["THREADS", "Peer", "PeerResult", "missing", "run_peers"]
 
 
 class Line(Protocol):
@@ -26,6 +31,12 @@ class Line(Protocol):
         ...
 
 
+Lines = Callable[[], Line]
+"""Makes a line for the thread that calls it."""
+
+THREADS = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A queue under one durability setting."""
@@ -35,7 +46,7 @@ class Peer:
     durable: bool
     setting: str
     acks: bool
-    open: Callable[[Path], contextlib.AbstractContextManager[Line]]
+    open: Callable[[Path], contextlib.AbstractContextManager[Lines]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,8 @@ class PeerResult:
     acks: bool
     enqueue: float
     consume: float
+    enqueue_threads: float
+    consume_threads: float
 
 
 class _Pair:
@@ -59,61 +72,73 @@ class _Pair:
         self.take = take
 
 
-def _brigade(fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Line]]:
+def _brigade(fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
     @contextlib.contextmanager
-    def opened(path: Path) -> Generator[Line, None, None]:
+    def opened(path: Path) -> Generator[Lines, None, None]:
         with brigade.connect(f"file://{path}", fsync=fsync) as hub:
             queue = hub.queue("bench")
 
             def take() -> None:
-                (message,) = queue.claim(1)
-                queue.ack(message)
+                while not (messages := queue.claim(1)):
+                    pass
+                queue.ack(messages[0])
 
-            yield _Pair(lambda: queue.enqueue(MESSAGE), take)
+            line = _Pair(lambda: queue.enqueue(MESSAGE), take)
+            yield lambda: line
 
     return opened
 
 
-def _huey_sqlite(fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Line]]:
+def _huey_sqlite(fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
     @contextlib.contextmanager
-    def opened(path: Path) -> Generator[Line, None, None]:
+    def opened(path: Path) -> Generator[Lines, None, None]:
         from huey.storage import SqliteStorage
 
         storage: Any = SqliteStorage("bench", filename=str(path / "huey.db"), fsync=fsync)
-        yield _Pair(lambda: storage.enqueue(MESSAGE), storage.dequeue)
+        line = _Pair(lambda: storage.enqueue(MESSAGE), storage.dequeue)
+        yield lambda: line
         storage.close()
 
     return opened
 
 
 @contextlib.contextmanager
-def _huey_files(path: Path) -> Generator[Line, None, None]:
+def _huey_files(path: Path) -> Generator[Lines, None, None]:
     from huey.storage import FileStorage
 
     storage: Any = FileStorage("bench", path=str(path / "huey"))
-    yield _Pair(lambda: storage.enqueue(MESSAGE), storage.dequeue)
+    line = _Pair(lambda: storage.enqueue(MESSAGE), storage.dequeue)
+    yield lambda: line
 
 
-def _litequeue(synchronous: str) -> Callable[[Path], contextlib.AbstractContextManager[Line]]:
+def _litequeue(synchronous: str) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
     @contextlib.contextmanager
-    def opened(path: Path) -> Generator[Line, None, None]:
+    def opened(path: Path) -> Generator[Lines, None, None]:
         from litequeue import LiteQueue
 
-        queue: Any = LiteQueue(str(path / "lite.db"))
-        queue.conn.execute(f"PRAGMA synchronous = {synchronous}")
         text = MESSAGE.decode()
-        yield _Pair(lambda: queue.put(text), lambda: queue.done(queue.pop().message_id))
-        queue.close()
+        queues: list[Any] = []
+
+        def line() -> Line:
+            queue: Any = LiteQueue(str(path / "lite.db"), timeout=60)
+            queue.conn.execute(f"PRAGMA synchronous = {synchronous}")
+            queues.append(queue)
+            return _Pair(lambda: queue.put(text), lambda: queue.done(queue.pop().message_id))
+
+        yield line
+        for queue in queues:
+            queue.close()
 
     return opened
 
 
 @contextlib.contextmanager
-def _persist_queue(path: Path) -> Generator[Line, None, None]:
+def _persist_queue(path: Path) -> Generator[Lines, None, None]:
     from persistqueue import SQLiteAckQueue
 
-    queue: Any = SQLiteAckQueue(str(path / "persist"), auto_commit=True)
-    yield _Pair(lambda: queue.put(MESSAGE), lambda: queue.ack(queue.get(block=False)))
+    queue: Any = SQLiteAckQueue(str(path / "persist"), auto_commit=True, multithreading=True)
+    line = _Pair(lambda: queue.put(MESSAGE), lambda: queue.ack(queue.get(block=False)))
+    yield lambda: line
     queue.close()
 
 
@@ -150,15 +175,15 @@ def runs(total: int) -> int:
 def run_peers(ground: Ground) -> list[PeerResult]:
     """All that are installed, in turn, three times over."""
     present = [peer for peer in PEERS if _version(peer.package) is not None]
-    puts: dict[Peer, list[float]] = {peer: [] for peer in present}
-    takes: dict[Peer, list[float]] = {peer: [] for peer in present}
+    rates: dict[Peer, list[list[float]]] = {peer: [] for peer in present}
     messages = ground.messages(1_000)
     for _ in range(ground.rounds):
         for peer in present:
             ground.tick(f"on disk beside others · {peer.name}, {peer.setting}")
-            with peer.open(ground.directory()) as line:
-                puts[peer].append(messages / _timed(line.put, messages))
-                takes[peer].append(messages / _timed(line.take, messages))
+            with peer.open(ground.directory()) as lines:
+                line = lines()
+                alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
+                rates[peer].append([*alone, *_in_threads(lines, messages)])
     return [
         PeerResult(
             peer.name,
@@ -166,8 +191,7 @@ def run_peers(ground: Ground) -> list[PeerResult]:
             peer.durable,
             peer.setting,
             peer.acks,
-            max(puts[peer]),
-            max(takes[peer]),
+            *(max(found) for found in zip(*rates[peer], strict=True)),
         )
         for peer in present
     ]
@@ -178,3 +202,35 @@ def _timed(work: Callable[[], object], times: int) -> float:
     for _ in range(times):
         work()
     return time.perf_counter() - started
+
+
+def _in_threads(lines: Lines, messages: int) -> tuple[float, float]:
+    """Messages a second that several threads put together, and then take."""
+    share = max(1, messages // THREADS)
+    gate = threading.Barrier(THREADS + 1)
+
+    def work() -> None:
+        try:
+            line = lines()
+            for step in (line.put, line.take):
+                gate.wait()
+                for _ in range(share):
+                    step()
+                gate.wait()
+        except BaseException:
+            gate.abort()
+            raise
+
+    def round_of() -> float:
+        gate.wait()
+        started = time.perf_counter()
+        gate.wait()
+        return share * THREADS / (time.perf_counter() - started)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = [pool.submit(work) for _ in range(THREADS)]
+        try:
+            return round_of(), round_of()
+        finally:
+            for one in done:
+                one.result()

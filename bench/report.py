@@ -19,7 +19,7 @@ import brigade
 from bench.counts import PATTERNS, Requests
 from bench.http import CLIENTS, HttpRequests, HttpResult
 from bench.measure import STORES, Measurement
-from bench.peers import PeerResult
+from bench.peers import THREADS, PeerResult
 from bench.postgres import PROCESSES, PostgresResult
 from bench.s3 import S3Result
 from bench.spark import SparkResult
@@ -160,7 +160,7 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             _request_rows(report),
         ),
         (
-            "On a local disk, one process, one message at a time: messages a second",
+            f"On a local disk, one process, one message a call, 1 caller / {THREADS} threads: messages a second",
             ("queue", "durable", "how it writes", "enqueue", "claim + ack"),
             _peer_rows(report.peers),
         ),
@@ -223,8 +223,8 @@ def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
             f"{peer.name} {peer.version}",
             "yes" if peer.durable else "no",
             peer.setting,
-            f"{peer.enqueue:,.0f}",
-            f"{peer.consume:,.0f}" + ("" if peer.acks else " *"),
+            f"{peer.enqueue:,.0f} / {peer.enqueue_threads:,.0f}",
+            f"{peer.consume:,.0f} / {peer.consume_threads:,.0f}" + ("" if peer.acks else " *"),
         )
         for peer in peers
     ]

@@ -16,14 +16,18 @@ class _Done(NamedTuple):
 
 
 class Recent:
-    """Results of messages handled not long ago, by queue and ref. Bounded; the oldest go first."""
+    """Results of messages handled not long ago, by queue and ref. Bounded in time and number; the oldest go first."""
 
     def __init__(self) -> None:
         self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
 
-    def remember(self, queue: str, ref: str, result: Any, until: float) -> None:
-        self._done[queue, ref] = _Done(until, result)
-        while len(self._done) > MOST:
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def remember(self, queue: str, ref: str, result: Any, now: float, ttl: float) -> None:
+        self._done[queue, ref] = _Done(now + ttl, result)
+        self._done.move_to_end((queue, ref))
+        while len(self._done) > MOST or next(iter(self._done.values())).until < now:
             self._done.popitem(last=False)
 
     def known(self, queue: str, ref: str, now: float) -> tuple[Any] | None:

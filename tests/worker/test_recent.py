@@ -128,12 +128,22 @@ def test_a_redriven_message_is_handled_anew(memory: Hub) -> None:
 def test_what_is_remembered_is_bounded_and_runs_out() -> None:
     recent = Recent()
     for number in range(MOST + 500):
-        recent.remember("tasks", str(number), number, until=10.0)
+        recent.remember("tasks", str(number), number, now=0.0, ttl=10.0)
     assert recent.known("tasks", "0", 5.0) is None
     assert recent.known("tasks", "499", 5.0) is None
     assert recent.known("tasks", "500", 5.0) == (500,)
     assert recent.known("tasks", str(MOST), 10.5) is None
-    recent.remember("other", "1", None, until=10.0)
+    recent.remember("other", "1", None, now=4.0, ttl=10.0)
     recent.forget("tasks")
     assert recent.known("tasks", "600", 5.0) is None
     assert recent.known("other", "1", 5.0) == (None,)
+
+
+def test_what_has_run_out_makes_room_for_what_is_new() -> None:
+    recent = Recent()
+    for second in range(1000):
+        recent.remember("tasks", str(second), None, now=second, ttl=10.0)
+    assert len(recent) == 11
+    recent.remember("tasks", "995", None, now=1000.0, ttl=10.0)
+    recent.remember("tasks", "late", None, now=1007.0, ttl=10.0)
+    assert recent.known("tasks", "995", 1007.0) == (None,), "handled again, remembered anew"

@@ -18,7 +18,7 @@ import shutil
 import threading
 import zlib
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,6 +33,8 @@ __all__ = ["DiskBlobs"]
 LOCKS = 64
 THREADS = 8
 STREAM_CHUNK = 1024 * 1024
+SMALL = 256 * 1024
+MOST_NAMES = 100_000
 TEMPORARY_AGE = 3600 * 10**9
 
 
@@ -50,7 +52,8 @@ class DiskBlobs:
         self._temporary = os.path.join(self._root, ".tmp")
         self._counts: Counter[str] = Counter()
         self._serial = 0
-        self._listings: dict[str, tuple[int, list[str]]] = {}
+        self._listings: OrderedDict[str, tuple[int, list[str]]] = OrderedDict()
+        self._keeping = threading.Lock()
         with self._explained("open"):
             os.makedirs(self._temporary, exist_ok=True)
             os.makedirs(os.path.join(self._root, ".locks"), exist_ok=True)
@@ -66,9 +69,24 @@ class DiskBlobs:
         """The directory is there since this object was made; this machine's clock is the store's."""
 
     def try_now(self, op: Op) -> object:
-        if self._local and isinstance(op, Get):
+        """What only touches the page cache is done at once: a thread would take longer to wake."""
+        if not self._local:
+            return NotImplemented
+        if isinstance(op, Get):
             return self._perform(op)
-        return NotImplemented
+        if self._fsync or not isinstance(op, Create | Swap) or len(op.body) > SMALL:
+            return NotImplemented
+        if isinstance(op, Create):
+            return self._perform(op)
+        lock = self._lock(op.key)
+        if not lock.try_enter():
+            return NotImplemented
+        try:
+            self._counts["swap"] += 1
+            with self._explained("swap"):
+                return self._swap_locked(op.key, op.body, op.etag)
+        finally:
+            lock.__exit__()
 
     async def perform(self, op: Op) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, op)
@@ -178,17 +196,22 @@ class DiskBlobs:
         return _etag_of(moment, len(body))
 
     def _swap(self, key: str, body: bytes, etag: str) -> object:
-        path, temporary = self._path(key), self._temporary_name()
         with self._lock(key):
-            try:
-                before = os.stat(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return CONFLICT
-            if _etag(before) != etag:
-                return CONFLICT
-            moment = self._write_temporary(temporary, body, before.st_mtime_ns + 1)
-            os.replace(temporary, path)
-        self._sync_folder(key)
+            answer = self._swap_locked(key, body, etag)
+        if answer is not CONFLICT:
+            self._sync_folder(key)
+        return answer
+
+    def _swap_locked(self, key: str, body: bytes, etag: str) -> object:
+        path, temporary = self._path(key), self._temporary_name()
+        try:
+            before = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return CONFLICT
+        if _etag(before) != etag:
+            return CONFLICT
+        moment = self._write_temporary(temporary, body, before.st_mtime_ns + 1)
+        os.replace(temporary, path)
         return _etag_of(moment, len(body))
 
     def _delete(self, keys: tuple[str, ...]) -> None:
@@ -298,7 +321,7 @@ class DiskBlobs:
             return
         else:
             passed = ""
-        names = self._names(folder)
+        names = self._names(folder, passed)
         start = bisect_left(names, max(passed, partial))
         if start and names[start - 1].endswith("/") and passed.startswith(names[start - 1]):
             start -= 1
@@ -310,8 +333,11 @@ class DiskBlobs:
             elif folder + name > after:
                 yield folder + name
 
-    def _names(self, folder: str) -> list[str]:
-        """A folder's sorted names, folders with a slash. Kept while the folder's time shows that nothing changed."""
+    def _names(self, folder: str, passed: str) -> list[str]:
+        """A folder's sorted names, folders with a slash; at least those that don't come before `passed`.
+
+        All of them are kept while the folder's time shows that nothing changed, as far as they are not too many.
+        """
         path = self._path(folder)
         try:
             changed = os.stat(path).st_mtime_ns
@@ -320,18 +346,22 @@ class DiskBlobs:
         kept = self._listings.get(folder)
         if kept is not None and kept[0] == changed:
             return kept[1]
-        started = wall_ns()
-        try:
-            with os.scandir(path) as entries:
-                names = sorted(f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        if not folder:
-            names = [name for name in names if not name.startswith(".")]
-        settled = started - changed > 50_000_000
-        if settled:
+        settled = wall_ns() - changed > 50_000_000
+        labels = self._scan(path) if folder else (name for name in self._scan(path) if not name.startswith("."))
+        if not settled:
+            return sorted(name for name in labels if name >= passed or passed.startswith(name))
+        names = sorted(labels)
+        with self._keeping:
+            self._listings.pop(folder, None)
             self._listings[folder] = (changed, names)
+            while sum(len(one) for _, one in self._listings.values()) > MOST_NAMES:
+                self._listings.popitem(last=False)
         return names
+
+    def _scan(self, path: str) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+            for entry in entries:
+                yield f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
     def _lock(self, key: str) -> _FileLock:
         return self._locks[zlib.crc32(key.encode()) % LOCKS]
@@ -386,11 +416,24 @@ class _FileLock:
 
     def __enter__(self) -> None:
         self._thread.acquire()
+        self._flock(fcntl.LOCK_EX)
+
+    def try_enter(self) -> bool:
+        """Take it unless somebody holds it."""
+        if not self._thread.acquire(blocking=False):
+            return False
+        try:
+            self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _flock(self, how: int) -> None:
         try:
             if self._pid != os.getpid():
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
                 self._pid = os.getpid()
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            fcntl.flock(self._fd, how)
         except BaseException:
             self._thread.release()
             raise

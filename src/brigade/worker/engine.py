@@ -194,7 +194,7 @@ class Engine:
             source.speed.ends(now, idle=not source.waiting and not source.running)
         ttl = self._settings.processed_cache_ttl
         if isinstance(outcome, Returned) and ttl:
-            self._hub.processed.remember(source.name, job.message.ref, outcome.result, now + ttl)
+            self._hub.processed.remember(source.name, job.message.ref, outcome.result, now, ttl)
         self._settlers[source].add(job, settling)
 
     def _look_around(self) -> None:
@@ -217,8 +217,7 @@ class Engine:
             self.counts["processed"] += 1
             ttl = self._settings.processed_cache_ttl
             if ttl:
-                until = self._clock.monotonic() + ttl
-                self._hub.processed.remember(job.source.name, job.message.ref, None, until)
+                self._hub.processed.remember(job.source.name, job.message.ref, None, self._clock.monotonic(), ttl)
         else:
             self.counts["failed" if isinstance(settlement, Nack) else "released"] += 1
         if not job.source.held:

@@ -358,8 +358,14 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
 
 
 def _sweep_history(env: Env, view: QueueView, done: Swept) -> Proto[None]:
+    """Names sort by time: what comes after the first file that is kept is kept, too."""
     oldest = env.now() - to_ms(view.policy.retention)
-    items = yield from list_all(view.keys.history)
-    old = [item.key for item in items if (name := HistoryName.parse(item.key)) is None or name.at < oldest]
-    yield from delete(old)
-    done.expired += len(old)
+    after = ""
+    while True:
+        page = yield from list_page(view.keys.history, after)
+        old = [item.key for item in page.items if (name := HistoryName.parse(item.key)) is None or name.at < oldest]
+        yield from delete(old)
+        done.expired += len(old)
+        if not page.more or len(old) < len(page.items):
+            return
+        after = page.items[-1].key
