@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import brigade
+from bench.chart import chart
 from bench.counts import PATTERNS, Requests
 from bench.http import CLIENTS, HttpRequests, HttpResult
 from bench.measure import STORES, Measurement
@@ -23,6 +25,7 @@ from bench.peers import THREADS, PeerResult
 from bench.postgres import PROCESSES, PostgresResult
 from bench.s3 import S3Result
 from bench.spark import SparkResult
+from bench.standing import Standing, standings
 
 __all__ = ["Report", "as_json", "machine", "show", "write_docs"]
 
@@ -124,18 +127,28 @@ def _texts(rows: Sequence[Sequence[str]], place: int) -> bool:
 
 
 def write_docs(report: Report, path: Path) -> None:
-    """Replace what stands between the markers in the page, for what was measured."""
+    """Replace what stands between the markers in the page, for what was measured.
+
+    The figures themselves are kept beside the page, so that a run of one part can draw the whole picture.
+    """
     text = path.read_text(encoding="utf-8")
+    kept = path.with_suffix(".json")
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    found |= {name: value for name, value in as_json(report).items() if value}
+    standing = standings(found)
     parts = {"machine": _markdown(("", ""), sorted(report.machine.items()))}
     names = ("throughput", "requests", "peers", "postgres", "s3", "http", "crowds", "spark")
     for name, (_, header, rows) in zip(names, _tables(report), strict=True):
         if rows:
             parts[name] = _markdown(header, rows)
+    parts["standing"] = _markdown(("", "work", "Brigade", "best other one", "", "ratio"), _standing_rows(standing))
     for name, body in parts.items():
         mark = re.compile(rf"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
         if not mark.search(text):
             raise SystemExit(f"{path} has no markers <!-- bench:{name} --> and <!-- /bench:{name} -->")
         text = mark.sub(lambda found, body=body: f"{found[1]}\n{body}\n{found[2]}", text)
+    kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".svg").write_text(chart(standing), encoding="utf-8")
     path.write_text(text, encoding="utf-8")
 
 
@@ -274,6 +287,20 @@ def _spark_rows(found: Sequence[SparkResult]) -> Rows:
             f"{one.value:,.0f}" if one.value >= 10 else f"{one.value:.4f}",
             f"{one.parquet:,.0f}" if one.parquet else "–",
             f"{one.value / one.parquet:.2f}" if one.parquet else "–",
+        )
+        for one in found
+    ]
+
+
+def _standing_rows(found: Sequence[Standing]) -> Rows:
+    return [
+        (
+            one.ground,
+            one.work,
+            _short(one.ours),
+            _short(one.theirs),
+            one.who,
+            f"{one.ratio:,.0f}" if one.ratio >= 100 else f"{one.ratio:.2g}",
         )
         for one in found
     ]

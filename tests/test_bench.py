@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from bench.chart import chart
+from bench.standing import Standing, standings
 from brigade.testing.servers.postgres import programs
 
 ROOT = Path(__file__).parent.parent
@@ -42,3 +45,28 @@ def test_a_quick_benchmark_measures_every_case(tmp_path: Path) -> None:
     assert all(one["requests"] < 1 for one in report["crowds"])
     assert report["machine"]["python"].startswith("3.")
     assert list(tmp_path.iterdir()) == [], "the benchmark leaves nothing behind"
+
+
+def test_standings_are_ratios_to_the_best_that_does_the_same() -> None:
+    postgres = [
+        {"name": name, "case": "process", "processes": processes, "best": best}
+        for name, processes, best in (("brigade", 1, 300.0), ("slow", 1, 10.0), ("fast", 1, 100.0), ("fast", 2, 900.0))
+    ]
+    peers = [
+        {
+            "name": name,
+            "durable": True,
+            "acks": acks,
+            "enqueue": rate,
+            "consume": rate,
+            "enqueue_threads": 2 * rate,
+            "consume_threads": rate,
+        }
+        for name, acks, rate in (("brigade", True, 50.0), ("keeps", True, 100.0), ("loses", False, 1000.0))
+    ]
+    found = standings({"postgres": postgres, "peers": peers})
+    assert found[0] == Standing("PostgreSQL", "process", 300.0, 100.0, "fast")
+    assert [(one.who, one.ratio) for one in found[1:]] == [("keeps", 0.5)] * 4
+    drawn = ElementTree.fromstring(chart(found))
+    bars = [one.get("class") for one in drawn.iter() if one.tag.endswith("rect")]
+    assert bars == ["ahead", "behind", "behind", "behind", "behind"]

@@ -1,0 +1,92 @@
+"""Where Brigade stands beside others: its figure over the best of theirs, for the same work in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.peers import THREADS
+
+__all__ = ["Standing", "standings"]
+
+Found = Mapping[str, Sequence[Mapping[str, Any]]]
+"""A report as JSON has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One comparison. More is better in all of them."""
+
+    ground: str
+    work: str
+    ours: float
+    theirs: float
+    who: str
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.theirs
+
+
+def standings(found: Found) -> list[Standing]:
+    """Every comparison of what was measured."""
+    return [*_postgres(found), *_s3(found), *_disk(found), *_spark(found)]
+
+
+def _postgres(found: Found) -> list[Standing]:
+    rows = [one for one in found.get("postgres", ()) if one["processes"] == 1]
+    made: list[Standing] = []
+    for case in dict.fromkeys(one["case"] for one in rows):
+        rates = {one["name"]: one["best"] for one in rows if one["case"] == case}
+        made += _compared("PostgreSQL", case, rates)
+    return made
+
+
+def _s3(found: Found) -> list[Standing]:
+    rows = found.get("s3", ())
+    return [
+        standing
+        for work in ("enqueue", "process")
+        for case, label in (("one at a time", "one at a time"), ("", "the best of each"))
+        for standing in _compared(
+            "S3",
+            f"{work}, {label}",
+            {
+                name: max(one[work] for one in rows if one["name"] == name and one["case"].startswith(case))
+                for name in dict.fromkeys(one["name"] for one in rows)
+            },
+        )
+    ]
+
+
+def _disk(found: Found) -> list[Standing]:
+    """Only with others that keep a message until it is acked."""
+    made: list[Standing] = []
+    for durable in (True, False):
+        rows = [one for one in found.get("peers", ()) if one["durable"] == durable and one["acks"]]
+        for field, work in (
+            ("enqueue", "enqueue, 1 caller"),
+            ("enqueue_threads", f"enqueue, {THREADS} threads"),
+            ("consume", "claim + ack, 1 caller"),
+            ("consume_threads", f"claim + ack, {THREADS} threads"),
+        ):
+            ground = "disk, fsync" if durable else "disk, no fsync"
+            made += _compared(ground, work, {one["name"]: one[field] for one in rows})
+    return made
+
+
+def _spark(found: Found) -> list[Standing]:
+    return [
+        Standing("Spark", one["case"], one["value"], one["parquet"], "Parquet")
+        for one in found.get("spark", ())
+        if one["parquet"]
+    ]
+
+
+def _compared(ground: str, work: str, rates: Mapping[str, float]) -> list[Standing]:
+    others = {name: rate for name, rate in rates.items() if name != "brigade"}
+    if "brigade" not in rates or not others:
+        return []
+    best = max(others, key=others.__getitem__)
+    return [Standing(ground, work, rates["brigade"], others[best], best)]
