@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 __all__ = ["Recent"]
 
 MOST = 10_000
+LOOK_EVERY = 1.0
 
 
 class _Done(NamedTuple):
@@ -20,6 +21,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
+        self._look_at = 0.0
 
     def __len__(self) -> int:
         return len(self._done)
@@ -27,8 +29,18 @@ class Recent:
     def remember(self, queue: str, ref: str, result: Any, now: float, ttl: float) -> None:
         self._done[queue, ref] = _Done(now + ttl, result)
         self._done.move_to_end((queue, ref))
-        while len(self._done) > MOST or next(iter(self._done.values())).until < now:
+        if len(self._done) > MOST:
             self._done.popitem(last=False)
+        if now > self._look_at:
+            while next(iter(self._done.values())).until < now:
+                self._done.popitem(last=False)
+            self._look_at = now + LOOK_EVERY
+
+    def drop_result(self, queue: str, ref: str) -> None:
+        """The ack has arrived: the message stays known, its result is needed no more."""
+        found = self._done.get((queue, ref))
+        if found is not None:
+            self._done[queue, ref] = _Done(found.until, None)
 
     def known(self, queue: str, ref: str, now: float) -> tuple[Any] | None:
         """The result in a tuple, if the message was handled and is still remembered."""

@@ -165,9 +165,9 @@ class Engine:
 
     def _hear(self) -> None:
         self._told = False
-        while self._inbox:
-            job, outcome = self._inbox.popleft()
-            self.backlog.free(job)
+        heard = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        self.backlog.free(job for job, _ in heard)
+        for job, outcome in heard:
             job.source.strays.discard(job)
             if not job.decided:
                 self._decide(job, outcome)
@@ -215,9 +215,8 @@ class Engine:
                 self._tell_lost(job)
         elif isinstance(settlement, Ack):
             self.counts["processed"] += 1
-            ttl = self._settings.processed_cache_ttl
-            if ttl:
-                self._hub.processed.remember(job.source.name, job.message.ref, None, self._clock.monotonic(), ttl)
+            if settlement.result is not None:
+                self._hub.processed.drop_result(job.source.name, job.message.ref)
         else:
             self.counts["failed" if isinstance(settlement, Nack) else "released"] += 1
         if not job.source.held:
@@ -295,7 +294,7 @@ class Engine:
         assert self.executor is not None
         job.source.strays.discard(job)
         if self.executor.end(job):
-            self.backlog.free(job)
+            self.backlog.free([job])
             self._look_around()
 
     def _give_back_surplus(self, source: Source, now: float) -> None:

@@ -145,12 +145,13 @@ class Backlog:
         if doubtful:
             self.put(job.source, [job])
 
-    def free(self, job: Job) -> None:
-        """The job's slot may be used again."""
+    def free(self, jobs: Iterable[Job]) -> None:
+        """The jobs' slots may be used again."""
         with self._changed:
-            if not job.freed:
-                job.freed = True
-                job.source.running -= 1
+            for job in jobs:
+                if not job.freed:
+                    job.freed = True
+                    job.source.running -= 1
 
     def withdraw(self, source: Source, keep: int = 0) -> list[Job]:
         """Take back what waits, from the end, but for the first `keep`."""
