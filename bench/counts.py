@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import brigade
 from bench.measure import FILE, MEMORY, MESSAGE, Ground
 
-__all__ = ["BATCHES", "PATTERNS", "Requests", "count_requests"]
+__all__ = ["BATCHES", "PATTERNS", "ROUNDS", "Requests", "count_batches", "count_requests"]
 
 BATCHES = (1, 10, 100, 1000)
 PATTERNS = ("steady", "backlog")
@@ -39,7 +39,7 @@ def count_requests(ground: Ground) -> list[Requests]:
             for batch in BATCHES:
                 ground.tick(f"requests a message, batches of {batch:,} · {store}")
                 rounds = 2 if ground.quick else ROUNDS[batch]
-                kinds = asyncio.run(_count(ground.url(store), batch, rounds, pattern))
+                kinds = asyncio.run(count_batches(ground.url(store), batch, rounds, pattern))
                 messages = batch * rounds
                 found.append(
                     Requests(
@@ -58,7 +58,7 @@ def runs() -> int:
     return 2 * len(PATTERNS) * len(BATCHES)
 
 
-async def _count(url: str, batch: int, rounds: int, pattern: str) -> Counter[str]:
+async def count_batches(url: str, batch: int, rounds: int, pattern: str) -> Counter[str]:
     """Everything after the queue was opened, up to the last history file: closing the hub waits for that."""
     hub = await brigade.connect_async(url).open()
     queue = await hub.queue("bench")

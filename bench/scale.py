@@ -44,6 +44,7 @@ class Scale:
     claim: int = 20
     handler: float = 0.1
     queues: int = 1
+    batch: int = 1000
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ async def _simulate(scale: Scale) -> Run:
     names = [f"jobs{n}" for n in range(scale.queues)]
     sender = await _hub(run, bucket, 0, seconds)
     sending = [await sender.queue(name, policy=policy) for name in names]
-    batch = min(1000, scale.messages)
+    batch = min(scale.batch, scale.messages)
 
     async def produce() -> None:
         under_way: set[asyncio.Task[Any]] = set()
@@ -221,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("claim", "messages a claim asks for"),
         ("handler", "seconds that a message takes; one after the other in a worker"),
         ("queues", "queues that they share"),
+        ("batch", "messages that an enqueue writes together, in a segment"),
     ):
         value = getattr(default, name)
         parser.add_argument(f"--{name}", type=type(value), default=value, help=f"{what} (default: {value:,})")

@@ -34,7 +34,7 @@ LOCKS = 64
 THREADS = 8
 STREAM_CHUNK = 1024 * 1024
 SMALL = 256 * 1024
-MOST_NAMES = 100_000
+MOST_NAMES = 20_000
 TEMPORARY_AGE = 3600 * 10**9
 
 
@@ -336,7 +336,7 @@ class DiskBlobs:
     def _names(self, folder: str, passed: str) -> list[str]:
         """A folder's sorted names, folders with a slash; at least those that don't come before `passed`.
 
-        All of them are kept while the folder's time shows that nothing changed, as far as they are not too many.
+        A listing from the start is kept while the folder's time shows that nothing changed, for those that go on with it.
         """
         path = self._path(folder)
         try:
@@ -348,7 +348,7 @@ class DiskBlobs:
             return kept[1]
         settled = wall_ns() - changed > 50_000_000
         labels = self._scan(path) if folder else (name for name in self._scan(path) if not name.startswith("."))
-        if not settled:
+        if passed or not settled:
             return sorted(name for name in labels if name >= passed or passed.startswith(name))
         names = sorted(labels)
         with self._keeping:
