@@ -336,7 +336,7 @@ class DiskBlobs:
     def _names(self, folder: str, passed: str) -> list[str]:
         """A folder's sorted names, folders with a slash; at least those that don't come before `passed`.
 
-        A listing from the start is kept while the folder's time shows that nothing changed, for those that go on with it.
+        A listing from the start is kept while the folder's time shows that nothing has changed: others go on with it.
         """
         path = self._path(folder)
         try:
