@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -103,7 +103,7 @@ class Block(msgspec.Struct, frozen=True):
     """Rows as columns: values as the model has them, times in milliseconds."""
 
     count: int
-    columns: dict[str, list[Any] | Same]
+    columns: Mapping[str, list[Any] | Same]
 
 
 class Store(Protocol):

@@ -6,28 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from pyspark.sql.types import StructType
 
+from brigade.errors import ConfigError
 from brigade.model import FailureInfo
 from brigade.spark.arrow import Batch, Schema, pa
 from brigade.stores import Block, Same
 
-__all__ = ["to_batch"]
+__all__ = ["chosen_columns", "to_batch"]
 
 _json = msgspec.json.Encoder()
 _FAILURE = ("queue", "id", "reason", "error", "attempts", "failed_at_ms", "enqueued_at_ms")
 _ATTEMPT = ("version", "owner", "claimed_at", "ended_at", "how", "error")
 
 
+def chosen_columns(wanted: StructType, known: StructType) -> StructType:
+    """The columns that `.schema(…)` asks for, or all. Spark doesn't tell a source which columns a query needs."""
+    kinds = {field.name: field.dataType for field in known.fields}
+    for field in wanted.fields:
+        if field.name not in kinds:
+            raise ConfigError(f"there is no column {field.name!r}; there are {', '.join(kinds)}")
+        if field.dataType != kinds[field.name]:
+            kind = kinds[field.name].simpleString()
+            raise ConfigError(
+                f"column {field.name!r} is {kind}, not {field.dataType.simpleString()}; cast it afterwards"
+            )
+    return wanted
+
+
 def to_batch(block: Block, schema: Schema, fixed: dict[str, Any]) -> Batch:
     """The block as Spark wants it. `fixed` are columns that are the same for every row of the table."""
-    columns = {**{name: Same(value) for name, value in fixed.items()}, **block.columns}
     made: dict[int, Any] = {}
     arrays: list[Any] = []
     for field in schema:
-        values = columns[field.name]
+        name = field.name
+        values = block.columns[name] if name in block.columns else Same(fixed[name])
         known = made.get(id(values))
         if known is None or known.type != field.type:
-            known = made[id(values)] = _array(field.name, values, field.type, block.count)
+            known = made[id(values)] = _array(name, values, field.type, block.count)
         arrays.append(known)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -25,6 +25,7 @@ from brigade.hub import AsyncHub
 from brigade.spark.arrow import Batch, Schema
 from brigade.spark.source.columns import to_batch
 from brigade.spark.source.options import Place, Settings
+from brigade.spark.source.turns import in_turn
 from brigade.stores import Block, ScannedTable, ScanningStore
 
 __all__ = ["FAILED", "HISTORY", "LEASES", "MESSAGES", "Scanned"]
@@ -168,22 +169,13 @@ class Scanned:
 
     def read(self, place: Place, chosen: Any, part: Any, schema: Schema) -> Iterator[Batch]:
         queue, piece = part
-        with asyncio.Runner() as runner:
-            blocks = self._blocks(place, queue, piece)
-            try:
-                while (block := runner.run(_next(blocks))) is not None:
-                    yield to_batch(block, schema, {"queue": queue, "lease_token": None})
-            finally:
-                runner.run(blocks.aclose())
+        for block in in_turn(self._blocks(place, queue, piece)):
+            yield to_batch(block, schema, {"queue": queue, "lease_token": None})
 
     async def _blocks(self, place: Place, queue: str, piece: bytes) -> AsyncGenerator[Block]:
         async with place.connect_async() as hub:
             async for block in scanning(hub).scan(queue, self._table, piece):
                 yield block
-
-
-async def _next(blocks: AsyncGenerator[Block]) -> Block | None:
-    return await anext(blocks, None)
 
 
 def scanning(hub: AsyncHub) -> ScanningStore:

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from brigade.errors import ConfigError
+from brigade.spark.source.columns import chosen_columns
 from brigade.spark.source.options import Settings
 from brigade.spark.source.settling import Outcomes, OutcomeStreamWriter, OutcomeWriter
 from brigade.spark.source.streaming import LeasingReader
@@ -33,12 +34,13 @@ class BrigadeSource(DataSource):
         return TABLES[self._table()].schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(TABLES[self._table()], Settings(self.options), schema)
+        table = TABLES[self._table()]
+        return TableReader(table, Settings(self.options), chosen_columns(schema, table.schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._table() != "messages":
             raise ConfigError("a stream leases messages of a queue; name the queue, and leave the option table out")
-        return LeasingReader(Settings(self.options), schema)
+        return LeasingReader(Settings(self.options), chosen_columns(schema, self.schema()))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         given = Settings(self.options)

@@ -6,7 +6,6 @@ new and first thing after a restart: so that is where a batch is acked. `commit`
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from brigade.spark.arrow import Batch, arrow_schema
 from brigade.spark.source.columns import to_batch
 from brigade.spark.source.desk import Desk
 from brigade.spark.source.options import Place, Settings
+from brigade.spark.source.turns import in_turn
 from brigade.stores import Block, Same, Store
 
 __all__ = ["LeasingReader", "Limits"]
@@ -130,13 +130,8 @@ class LeasingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition.value is None:
             return
         schema = arrow_schema(self._schema)
-        with asyncio.Runner() as runner:
-            blocks = _blocks(self._place, _grants.decode(partition.value))
-            try:
-                while (block := runner.run(_next(blocks))) is not None:
-                    yield to_batch(block, schema, {"queue": self._queue})
-            finally:
-                runner.run(blocks.aclose())
+        for block in in_turn(_blocks(self._place, _grants.decode(partition.value))):
+            yield to_batch(block, schema, {"queue": self._queue})
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._desk is not None and int(end["batch"]):
@@ -212,7 +207,3 @@ async def _body(store: Store, message: Message) -> bytes | None:
     if message.body is not None or message.size > INLINE:
         return message.body
     return b"".join([chunk async for chunk in store.open_payload(message)])
-
-
-async def _next(blocks: AsyncGenerator[Block]) -> Block | None:
-    return await anext(blocks, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -142,19 +142,17 @@ def _scan_lane(env: Env, view: QueueView, lane: str, leases: bool) -> Proto[list
 def _block(
     view: QueueView, name: SegmentName, entries: Sequence[Entry | None], book: Book | None, leases: bool
 ) -> Block | None:
-    rules = view.rules(name)
+    rules, text = view.rules(name), str(name)
     whole = [entry for entry in entries if entry is not None]
     if book is None and len(whole) == len(entries):
-        refs = [f"{name}-{place}" for place in range(len(entries))]
         account: dict[str, list[Any] | Same] = {
             "state": Same("ready"),
             "attempts": Same(0),
             "max_attempts": Same(rules.max_attempts),
-            "due_at": [entry.due or entry.enqueued for entry in whole],
             **{column: Same(None) for column in ("owner", "claimed_at", "lease_expires_at", "error")},
             "lease_version": Same(0),
         }
-        return Block(len(whole), {**_entries(refs, whole), **account})
+        return Block(len(whole), _columns(lambda: [f"{text}-{place}" for place in range(len(whole))], whole, account))
     book = book or Book.fresh(name.size, specs_of(entries))
     states = book.states
     places = [place for place, entry in enumerate(entries) if entry is not None and states[place] != PURGED]
@@ -176,25 +174,62 @@ def _block(
         "lease_version": [row.version if row else 0 for row in rows],
         "error": [error or reason for reason, error in reasons],
     }
-    return Block(len(whole), {**_entries([f"{name}-{place}" for place in places], whole), **account})
+    return Block(len(whole), _columns(lambda: [f"{text}-{place}" for place in places], whole, account))
 
 
-def _entries(refs: list[str], entries: Sequence[Entry]) -> dict[str, list[Any] | Same]:
-    """The columns that say what was enqueued."""
-    ids = [entry.own_id or ref for entry, ref in zip(entries, refs, strict=True)]
-    return {
-        "id": ids,
-        "ref": refs,
-        "priority": [entry.priority for entry in entries],
-        "enqueued_at": [entry.enqueued for entry in entries],
-        "correlation_id": [entry.correlation or id for entry, id in zip(entries, ids, strict=True)],
-        "group": [entry.group for entry in entries],
-        "content_type": [entry.content_type for entry in entries],
-        "size": [entry.size for entry in entries],
-        "payload": [entry.payload for entry in entries],
-        "attributes": [entry.attributes for entry in entries],
-        "failure": [entry.failure for entry in entries],
-    }
+class _Columns(Mapping[str, list[Any] | Same]):
+    """Columns that are made when they are asked for: whoever reads payloads needs nothing else."""
+
+    def __init__(self, ready: Mapping[str, list[Any] | Same], later: Mapping[str, Callable[[], list[Any]]]) -> None:
+        self._made = dict(ready)
+        self._later = later
+
+    def __getitem__(self, name: str) -> list[Any] | Same:
+        if name not in self._made:
+            self._made[name] = self._later[name]()
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._made or name in self._later
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._made, **self._later})
+
+    def __len__(self) -> int:
+        return len({**self._made, **self._later})
+
+
+def _columns(
+    refs: Callable[[], list[str]], entries: Sequence[Entry], account: Mapping[str, list[Any] | Same]
+) -> _Columns:
+    """What was enqueued, and what has become of it. Columns that are alike are one list, which is converted once."""
+
+    def ids() -> list[str]:
+        own = any(entry.own_id for entry in entries)
+        return [entry.own_id or ref for entry, ref in zip(entries, made["ref"], strict=True)] if own else made["ref"]
+
+    def correlations() -> list[str]:
+        named = any(entry.correlation for entry in entries)
+        return [one.correlation or id for one, id in zip(entries, made["id"], strict=True)] if named else made["id"]
+
+    made: Any = _Columns(
+        account,
+        {
+            "ref": refs,
+            "id": ids,
+            "priority": lambda: [entry.priority for entry in entries],
+            "enqueued_at": lambda: [entry.enqueued for entry in entries],
+            "correlation_id": correlations,
+            "group": lambda: [entry.group for entry in entries],
+            "content_type": lambda: [entry.content_type for entry in entries],
+            "size": lambda: [entry.size for entry in entries],
+            "payload": lambda: [entry.payload for entry in entries],
+            "attributes": lambda: [entry.attributes for entry in entries],
+            "failure": lambda: [entry.failure for entry in entries],
+            "due_at": lambda: [entry.due or entry.enqueued for entry in entries],
+        },
+    )
+    return made
 
 
 def _scan_parked(env: Env, key: str) -> Proto[Block | None]:
@@ -205,9 +240,8 @@ def _scan_parked(env: Env, key: str) -> Proto[Block | None]:
     entries = [entry for entry in found[0].entries if entry is not None and entry.failure is not None] if found else []
     if not entries:
         return None
-    stories = [entry.failure for entry in entries if entry.failure is not None]
-    columns = _entries([story.id for story in stories], entries)
-    return Block(len(entries), {**columns, "id": [story.id for story in stories]})
+    ids = [entry.failure.id for entry in entries if entry.failure is not None]
+    return Block(len(entries), _columns(lambda: ids, entries, {"id": ids}))
 
 
 def _scan_history(env: Env, key: str) -> Proto[Block | None]:
