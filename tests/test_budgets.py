@@ -251,3 +251,20 @@ async def test_a_failure_that_was_only_looked_at_is_forgotten_with_its_ledger(tm
         await working.close()
         await seen.stats()
         assert not view.unmoved
+
+
+async def test_a_sweep_looks_only_into_folders_that_hold_something(url: str) -> None:
+    """An idle queue is swept every few minutes by all who wait: one request shows what there is, one lists history."""
+    async with brigade.connect_async(url) as working:
+        queue = await working.queue("tasks")
+        await queue.enqueue_many(range(10))
+        await queue.ack_many(await queue.claim(10))
+    async with brigade.connect_async(url) as hub:
+        queue = await hub.queue("tasks")
+        before = total(hub)
+        await queue.sweep()
+        assert total(hub) - before == 2
+        await queue.enqueue("x", group="a")
+        before = hub.requests()["list"]
+        await queue.sweep()
+        assert hub.requests()["list"] - before == 5, "what there is, history, flags, lanes and their segments"

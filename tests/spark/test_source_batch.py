@@ -77,6 +77,17 @@ def test_rows_become_messages_and_tables_show_them(spark: SparkSession, url: str
     assert read(spark, url, queue).where("state != 'failed'").count() == 0
 
 
+def test_a_schema_chooses_columns(spark: SparkSession, url: str, queue: str) -> None:
+    write(spark.range(3).selectExpr("string(id) as payload"), url, queue)
+    reader = spark.read.format("brigade").options(url=url, queue=queue)
+    rows = reader.schema("payload binary, priority int").load()
+    assert rows.columns == ["payload", "priority"]
+    assert sorted(bytes(row.payload) for row in rows.collect()) == [b"0", b"1", b"2"]
+    for schema, said in (("text string", "no column 'text'"), ("payload string", "is binary, not string")):
+        with pytest.raises(Exception, match=said):
+            reader.schema(schema).load().collect()
+
+
 def test_a_strict_queue_keeps_the_order_of_the_rows(spark: SparkSession, url: str, queue: str) -> None:
     with brigade.connect(url) as hub:
         hub.queue(queue, QueuePolicy(ordering_guarantee=True, segment_messages=7))
