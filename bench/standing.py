@@ -78,7 +78,7 @@ def _disk(found: Found) -> list[Standing]:
 
 def _spark(found: Found) -> list[Standing]:
     return [
-        Standing("Spark", one["case"], one["value"], one["parquet"], "Parquet")
+        Standing("Spark", one["case"].partition(",")[0], one["value"], one["parquet"], "Parquet")
         for one in found.get("spark", ())
         if one["parquet"]
     ]
