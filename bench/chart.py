@@ -47,8 +47,7 @@ def chart(standings: Sequence[Standing]) -> str:
         y = TOP + ROW * place
         start, end = sorted((across(0), across(power)))
         kind = "ahead" if power >= 0 else "behind"
-        said = f"{one.ratio:,.0f} ×" if one.ratio >= 10 else f"{one.ratio:.2g} ×"
-        said = f"{said} {one.who}, {one.ours:,.0f} a second"
+        said = f"{one.told} × {one.who}, {one.ours:,.0f} a second"
         parts += [
             f'<text x="{LABELS - 12}" y="{y + 14}" text-anchor="end">{escape(f"{one.ground}: {one.work}")}</text>',
             f'<rect class="{kind}" x="{start:.1f}" y="{y + 3}" width="{max(end - start, 1):.1f}" height="14" rx="2"/>',

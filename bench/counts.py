@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import brigade
 from bench.measure import FILE, MEMORY, MESSAGE, Ground
 
-__all__ = ["BATCHES", "PATTERNS", "ROUNDS", "Requests", "count_batches", "count_requests"]
+__all__ = ["BATCHES", "PATTERNS", "Requests", "count_requests", "counted"]
 
 BATCHES = (1, 10, 100, 1000)
 PATTERNS = ("steady", "backlog")
@@ -38,19 +38,16 @@ def count_requests(ground: Ground) -> list[Requests]:
         for pattern in PATTERNS:
             for batch in BATCHES:
                 ground.tick(f"requests a message, batches of {batch:,} · {store}")
-                rounds = 2 if ground.quick else ROUNDS[batch]
-                kinds = asyncio.run(count_batches(ground.url(store), batch, rounds, pattern))
-                messages = batch * rounds
-                found.append(
-                    Requests(
-                        batch,
-                        pattern,
-                        store,
-                        messages,
-                        {kind: n / messages for kind, n in sorted(kinds.items())},
-                    )
-                )
+                rounds = 2 if ground.quick else None
+                found.append(counted(ground.url(store), store, batch, pattern, rounds))
     return found
+
+
+def counted(url: str, store: str, batch: int, pattern: str, rounds: int | None = None) -> Requests:
+    """One batch size, on one store."""
+    rounds = rounds or ROUNDS[batch]
+    kinds, messages = asyncio.run(_count(url, batch, rounds, pattern)), batch * rounds
+    return Requests(batch, pattern, store, messages, {kind: n / messages for kind, n in sorted(kinds.items())})
 
 
 def runs() -> int:
@@ -58,7 +55,7 @@ def runs() -> int:
     return 2 * len(PATTERNS) * len(BATCHES)
 
 
-async def count_batches(url: str, batch: int, rounds: int, pattern: str) -> Counter[str]:
+async def _count(url: str, batch: int, rounds: int, pattern: str) -> Counter[str]:
     """Everything after the queue was opened, up to the last history file: closing the hub waits for that."""
     hub = await brigade.connect_async(url).open()
     queue = await hub.queue("bench")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.counts import BATCHES, ROUNDS, count_batches
+from bench.counts import BATCHES, counted
+from bench.measure import MEMORY
 from brigade.cost import MONTH, load_prices
 
 __all__ = ["Load", "loads"]
@@ -38,14 +38,9 @@ class Load:
 
 def loads() -> list[Load]:
     """Every rate with every batch size that makes sense."""
-    kinds = {batch: asyncio.run(count_batches("memory://", batch, ROUNDS[batch], "steady")) for batch in BATCHES}
-    a_message = {batch: _each(kinds[batch], batch * ROUNDS[batch]) for batch in BATCHES}
-    made = [_load(rate, batch, a_message[batch]) for rate in RATES for batch in BATCHES]
+    found = [counted("memory://", MEMORY, batch, "steady") for batch in BATCHES]
+    made = [_load(rate, one.batch, one.kinds) for rate in RATES for one in found]
     return [one for one in made if one.writes + one.reads <= MOST_REQUESTS]
-
-
-def _each(kinds: Mapping[str, int], messages: int) -> dict[str, float]:
-    return {kind: count / messages for kind, count in kinds.items()}
 
 
 def _load(rate: int, batch: int, a_message: Mapping[str, float]) -> Load:

@@ -293,17 +293,7 @@ def _spark_rows(found: Sequence[SparkResult]) -> Rows:
 
 
 def _standing_rows(found: Sequence[Standing]) -> Rows:
-    return [
-        (
-            one.ground,
-            one.work,
-            _short(one.ours),
-            _short(one.theirs),
-            one.who,
-            f"{one.ratio:,.0f}" if one.ratio >= 100 else f"{one.ratio:.2g}",
-        )
-        for one in found
-    ]
+    return [(one.ground, one.work, _short(one.ours), _short(one.theirs), one.who, one.told) for one in found]
 
 
 def _short(rate: float) -> str:

@@ -28,6 +28,11 @@ class Standing:
     def ratio(self) -> float:
         return self.ours / self.theirs
 
+    @property
+    def told(self) -> str:
+        """The ratio, to two digits."""
+        return f"{self.ratio:,.0f}" if self.ratio >= 10 else f"{self.ratio:.2g}"
+
 
 def standings(found: Found) -> list[Standing]:
     """Every comparison of what was measured."""

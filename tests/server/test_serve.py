@@ -17,6 +17,7 @@ from http_helpers import connected, held
 import brigade
 from brigade import Message, NewMessage, StaleLease, StoreUnavailable, Worker
 from brigade.server.serve import listen
+from brigade.testing.chaos.crew.recording import token_of
 from brigade.testing.conformance.harness import eventually
 from brigade.testing.sim import records as r
 from brigade.testing.sim.checker import check
@@ -125,7 +126,7 @@ async def _consume(address: str, other: str, history: list[r.Record], asked: set
                     return
                 history.extend(_delivered(message, since) for message in messages)
                 for message in messages:
-                    lease = message.ref, message.lease.token.rpartition(".")[0]
+                    lease = message.ref, token_of(message)
                     asked.add(lease)
                     (answer,) = await queue.settle([brigade.Ack(message)])
                     asked.remove(lease)
@@ -141,7 +142,7 @@ def _delivered(message: Message, since: int) -> r.Delivered:
         queue="tasks",
         ref=message.ref,
         uid=message.correlation_id,
-        token=message.lease.token.rpartition(".")[0],
+        token=token_of(message),
         version=message.lease.version,
         attempt=message.attempt,
         max_attempts=message.max_attempts,
@@ -154,8 +155,7 @@ def _delivered(message: Message, since: int) -> r.Delivered:
 
 
 def _told(message: Message, answer: str) -> r.Told:
-    token = message.lease.token.rpartition(".")[0]
-    return r.Told(at=_now(), queue="tasks", ref=message.ref, token=token, kind="ack", answer=answer)
+    return r.Told(at=_now(), queue="tasks", ref=message.ref, token=token_of(message), kind="ack", answer=answer)
 
 
 def test_a_settlement_is_repeated_at_another_server_when_the_first_has_died(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import threading
@@ -24,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
+from brigade.blobs.filelock import FileLock
 from brigade.blobs.watch import DirectoryWatch, is_network_filesystem
 from brigade.clock import Clock, wall_ns
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
@@ -57,7 +57,7 @@ class DiskBlobs:
         with self._explained("open"):
             os.makedirs(self._temporary, exist_ok=True)
             os.makedirs(os.path.join(self._root, ".locks"), exist_ok=True)
-            self._locks = [_FileLock(os.path.join(self._root, ".locks", f"{n:02x}")) for n in range(LOCKS)]
+            self._locks = [FileLock(os.path.join(self._root, ".locks", f"{n:02x}")) for n in range(LOCKS)]
             self._check_timestamps()
         network = is_network_filesystem(self._root)
         self._local = not network
@@ -363,7 +363,7 @@ class DiskBlobs:
             for entry in entries:
                 yield f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
-    def _lock(self, key: str) -> _FileLock:
+    def _lock(self, key: str) -> FileLock:
         return self._locks[zlib.crc32(key.encode()) % LOCKS]
 
     def _check_timestamps(self) -> None:
@@ -403,51 +403,6 @@ class DiskBlobs:
             if error.errno == errno.EROFS:
                 raise PermissionDenied(f"{self._root!r} is on a read-only file system; mount it writable") from error
             raise StoreUnavailable(f"cannot {what} under {self._root!r}: {error}; check the disk") from error
-
-
-class _FileLock:
-    """Held by one thread of one process at a time; the kernel frees it when the process dies."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._fd = -1
-        self._pid = 0
-        self._thread = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._thread.acquire()
-        self._flock(fcntl.LOCK_EX)
-
-    def try_enter(self) -> bool:
-        """Take it unless somebody holds it."""
-        if not self._thread.acquire(blocking=False):
-            return False
-        try:
-            self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _flock(self, how: int) -> None:
-        try:
-            if self._pid != os.getpid():
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-                self._pid = os.getpid()
-            fcntl.flock(self._fd, how)
-        except BaseException:
-            self._thread.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        finally:
-            self._thread.release()
-
-    def close(self) -> None:
-        if self._pid == os.getpid():
-            os.close(self._fd)
-            self._pid = 0
 
 
 def _etag_of(moment: int, size: int) -> str:

@@ -59,10 +59,10 @@ def sweep(env: Env, view: QueueView) -> Proto[Swept]:
     done = Swept()
     keys = view.keys
     folders = yield from _occupied(view)
-    ledgers = (yield from list_all(keys.ledgers)) if keys.ledgers in folders else []
-    segments = (yield from list_all(keys.segments)) if keys.segments in folders else []
-    lane_segments = (yield from list_all(keys.lane_segments)) if keys.lane_segments in folders else []
-    staged = (yield from list_all(keys.bulk)) if keys.bulk in folders else []
+    ledgers = yield from _listed(keys.ledgers, folders)
+    segments = yield from _listed(keys.segments, folders)
+    lane_segments = yield from _listed(keys.lane_segments, folders)
+    staged = yield from _listed(keys.bulk, folders)
     done.live = {str(name) for item in (*segments, *lane_segments) if (name := keys.parse(item.key)) is not None}
     done.live |= {str(name) for item in staged if (name := keys.parse(item.key)) is not None and name.lane}
     yield from _sweep_ledgers(env, view, ledgers, segments, done)
@@ -99,6 +99,10 @@ def _occupied(view: QueueView) -> Proto[frozenset[str]]:
     if page.more:
         return frozenset(view.keys.folders)
     return frozenset(folder for folder in view.keys.folders if any(item.key.startswith(folder) for item in page.items))
+
+
+def _listed(folder: str, folders: AbstractSet[str]) -> Proto[list[Item]]:
+    return (yield from list_all(folder)) if folder in folders else []
 
 
 def _old(env: Env, item: Item, age: int = LEFTOVER_AGE) -> bool:
