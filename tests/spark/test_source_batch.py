@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import brigade
 from brigade import Failure, Nack, QueuePolicy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -117,13 +120,22 @@ def local(tmp_path: Path) -> str:
 def test_a_job_that_fails_leaves_nothing_behind(spark: SparkSession, local: str, queue: str, tmp_path: Path) -> None:
     """Tasks take back what they staged; so does the driver for those that had succeeded.
 
-    The one that fails takes longer than the others: what is killed in the middle may leave something for the sweeper.
+    The one that fails waits for the others: what is killed in the middle may leave something for the sweeper.
     """
-    ids = spark.range(0, 100, 1, 2).union(spark.range(100, 40_000, 1, 1))
+    staged = tmp_path / "local/q" / queue
+
+    def last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while len(list(staged.glob("bulk/*"))) < 2:
+            time.sleep(0.05)
+        time.sleep(1)
+        yield from batches
+
+    late = spark.range(100, 40_000, 1, 1).mapInArrow(last, "id long")
+    ids = spark.range(0, 100, 1, 2).union(late)
     bad = ids.selectExpr("if(id = 39999, null, cast(id as string)) as payload")
     with pytest.raises(PythonException, match="a row has no payload"):
         write(bad, local, queue)
-    assert list((tmp_path / "local/q" / queue).glob("bulk/*")) == []
+    assert list(staged.glob("bulk/*")) == []
 
 
 def test_every_option_of_a_message_is_a_column(spark: SparkSession, local: str, queue: str) -> None:
