@@ -47,9 +47,12 @@ class Format(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(shape)
 
     def encode(self, value: T) -> bytes:
+        return self._encode(value, self._version)
+
+    def _encode(self, value: T, version: int) -> bytes:
         body = self._encoder.encode(value)
-        head = _MAGIC + self._kind + bytes((self._version,))
-        return _HEADER.pack(_MAGIC, self._kind, self._version, _checksum(head, body)) + body
+        head = _MAGIC + self._kind + bytes((version,))
+        return _HEADER.pack(_MAGIC, self._kind, version, _checksum(head, body)) + body
 
     def decode(self, data: bytes, *, key: str) -> T:
         if data[:2] == SEALED:

@@ -13,7 +13,7 @@ from brigade.server.answers import Answer
 from brigade.server.call import Call, Stream, answer
 from brigade.server.frames import framed
 from brigade.server.service import Service
-from brigade.stores import Block, Same, ScanningStore
+from brigade.stores import Block, Joined, Same, ScanningStore
 from brigade.stores.history import HistoryPart, HistoryStore, Record
 from brigade.stores.remote.wire_ports import (
     ROWS,
@@ -60,7 +60,9 @@ async def _packed(blocks: AsyncIterator[Block]) -> AsyncGenerator[bytes]:
         async for block in running:
             same = {name: column.value for name, column in block.columns.items() if isinstance(column, Same)}
             lists: dict[str, list[Any]] = {
-                name: column for name, column in block.columns.items() if not isinstance(column, Same)
+                name: column.values() if isinstance(column, Joined) else column
+                for name, column in block.columns.items()
+                if not isinstance(column, Same)
             }
             for start in range(0, block.count, ROWS):
                 end = min(start + ROWS, block.count)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
 
 import msgspec
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Block",
     "ChoosingStore",
+    "Column",
     "Failed",
+    "Joined",
     "JoiningStore",
     "LeasingStore",
     "NotingStore",
@@ -29,6 +33,7 @@ __all__ = [
     "Pace",
     "PacedStore",
     "PatientStore",
+    "Payloads",
     "ProtectedStore",
     "RepeatingStore",
     "Same",
@@ -42,6 +47,7 @@ __all__ = [
     "Taker",
     "TokenStore",
     "seating",
+    "sizes_of",
 ]
 
 ScannedTable = Literal["messages", "leases", "failed", "history"]
@@ -60,6 +66,33 @@ class Outgoing(msgspec.Struct, gc=False):
     max_attempts: int | None = None
     attributes: dict[str, Any] | None = None
     correlation_id: str | None = None
+
+
+class Payloads(Sequence[Outgoing]):
+    """Messages on their way in that differ in nothing but their payloads: those one after the other, and their bounds.
+
+    To a store that knows nothing of it, a sequence like any other.
+    """
+
+    def __init__(self, data: memoryview, bounds: Sequence[int], content_type: str) -> None:
+        self.data = data
+        self.bounds = bounds
+        self.content_type = content_type
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Outgoing: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Outgoing]: ...
+
+    def __getitem__(self, place: int | slice) -> Outgoing | list[Outgoing]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        one = range(len(self))[place]
+        return Outgoing(bytes(self.data[self.bounds[one] : self.bounds[one + 1]]), self.content_type)
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -99,11 +132,30 @@ class Same(msgspec.Struct, frozen=True):
     value: Any
 
 
+class Joined(msgspec.Struct, frozen=True):
+    """A column of byte strings, one after the other; `sizes` as `sizes_of` reads them."""
+
+    data: bytes
+    sizes: bytes
+
+    def values(self) -> list[bytes]:
+        sizes = sizes_of(self.sizes)
+        return [self.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def sizes_of(packed: bytes) -> tuple[int, ...]:
+    """Sizes that were written as four bytes each, the lowest first."""
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
+
+
+Column = list[Any] | Same | Joined
+
+
 class Block(msgspec.Struct, frozen=True):
     """Rows as columns: values as the model has them, times in milliseconds."""
 
     count: int
-    columns: Mapping[str, list[Any] | Same]
+    columns: Mapping[str, Column]
 
 
 class Store(Protocol):
@@ -361,7 +413,10 @@ class ScanningStore(Protocol):
     """
 
     async def pieces(self, queue: str, table: ScannedTable, most: int, *, since: int = 0) -> list[bytes]:
-        """About `most` pieces of similar size, plain data. Of history, only what was written at `since` or later."""
+        """About `most` pieces of similar size, plain data; 0: as many as are worth a task each.
+
+        Of history, only what was written at `since` or later.
+        """
         ...
 
     def scan(self, queue: str, table: ScannedTable, piece: bytes) -> AsyncIterator[Block]:

@@ -18,6 +18,7 @@ import msgspec
 from brigade.clock import SystemClock
 from brigade.errors import ConfigError
 from brigade.spark.arrow import Batch, pa
+from brigade.spark.garbage import spare_modules
 from brigade.sync import Hub
 from brigade.worker import Worker
 
@@ -83,6 +84,7 @@ def work(
     attempt = context.taskAttemptId() if context is not None else 0
     for _ in batches:
         pass
+    spare_modules()
     clock = SystemClock()
     began = clock.monotonic()
     owner = f"{shift.run}-{task}-{attempt}"

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from pyspark.sql.types import StructType
 
 from brigade.errors import ConfigError
 from brigade.model import FailureInfo
 from brigade.spark.arrow import Batch, Schema, pa
-from brigade.stores import Block, Same
+from brigade.stores import Block, Column, Joined, Same
 
 __all__ = ["chosen_columns", "to_batch"]
 
@@ -48,11 +49,13 @@ def to_batch(block: Block, schema: Schema, fixed: dict[str, Any]) -> Batch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(name: str, values: list[Any] | Same, kind: Any, count: int) -> Any:
+def _array(name: str, values: Column, kind: Any, count: int) -> Any:
     if isinstance(values, Same):
         if values.value is None:
             return pa.nulls(count, kind)
         return pa.repeat(_array(name, [values.value], kind, 1)[0], count)
+    if isinstance(values, Joined):
+        return _binaries(values, kind, count)
     if pa.types.is_timestamp(kind):
         return _times(values, kind)
     if name == "attributes":
@@ -62,6 +65,15 @@ def _array(name: str, values: list[Any] | Same, kind: Any, count: int) -> Any:
     if pa.types.is_list(kind):
         return _lists(values, kind)
     return pa.array(values, kind)
+
+
+def _binaries(values: Joined, kind: Any, count: int) -> Any:
+    """Byte strings as they are, with bounds that Arrow understands."""
+    if not pa.types.is_binary(kind):
+        return pa.array(values.values(), kind)
+    bounds = np.zeros(count + 1, np.int32)
+    np.cumsum(np.frombuffer(values.sizes, "<u4"), out=bounds[1:])
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bounds), pa.py_buffer(values.data)])
 
 
 def _times(values: Sequence[int | None], kind: Any) -> Any:

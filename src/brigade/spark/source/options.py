@@ -12,6 +12,7 @@ import msgspec
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.names import check_queue_name
+from brigade.spark.garbage import spare_modules
 from brigade.stores.opening import parse_url, shown_url
 from brigade.sync import Hub
 
@@ -37,6 +38,7 @@ class Place(msgspec.Struct, frozen=True):
         return Hub(self.url, **self.options)
 
     def connect_async(self) -> AsyncHub:
+        spare_modules()
         return AsyncHub(self.url, **self.options)
 
 

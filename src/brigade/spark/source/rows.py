@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from brigade.errors import ConfigError
 from brigade.model import JSON_TYPE, TEXT_TYPE
 from brigade.payload import BINARY_TYPE, NewMessage, outgoing
 from brigade.spark.arrow import Batch, pa
-from brigade.stores import Outgoing
+from brigade.stores import Outgoing, Payloads
 
 __all__ = ["Columns"]
 
@@ -42,6 +42,12 @@ _OPTIONS: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns that are options of a message, and the types they may have."""
 
+_BINARY: dict[Any, Any] = {
+    pa.binary(): pa.binary(),
+    pa.large_binary(): pa.large_binary(),
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+}
 _json = msgspec.json.Encoder()
 
 
@@ -88,10 +94,13 @@ class Columns(msgspec.Struct, frozen=True):
             )
         return cls("payload", (), options, content_type)
 
-    def messages(self, batch: Batch, now: int) -> list[Outgoing]:
+    def messages(self, batch: Batch, now: int) -> Sequence[Outgoing]:
         """The messages of a batch, in its order; a row that can't be one is a ConfigError that says why."""
-        payloads = self._payloads(batch)
         kind = self.content_type or JSON_TYPE
+        column = self._binary(batch)
+        if column is not None and not self.options:
+            return _as_they_are(column, kind)
+        payloads = self._payloads(batch) if column is None else column.to_pylist()
         if not self.options:
             return [Outgoing(payload, kind) for payload in payloads]
         values = {name: batch.column(name).to_pylist() for name in self.options}
@@ -106,18 +115,29 @@ class Columns(msgspec.Struct, frozen=True):
             made.append(message)
         return made
 
-    def _payloads(self, batch: Batch) -> Iterable[bytes]:
-        if self.payload is None:
-            columns = [batch.column(name).to_pylist() for name in self.fields]
-            return [_encoded(dict(zip(self.fields, row, strict=True))) for row in zip(*columns, strict=True)]
-        column = batch.column(self.payload)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            column = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
-        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            return [_encoded(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+    def _binary(self, batch: Batch) -> Any:
+        """The column of payloads where they are bytes, or text, already."""
+        column = None if self.payload is None else batch.column(self.payload)
+        if column is None or column.type not in _BINARY:
+            return None
         if column.null_count:
             raise ConfigError("a row has no payload: it is null; filter such rows out, or give them an empty one")
-        return column.to_pylist()
+        return column.cast(_BINARY[column.type])
+
+    def _payloads(self, batch: Batch) -> list[bytes]:
+        if self.payload is not None:
+            return [_encoded(value) for value in batch.column(self.payload).to_pylist(maps_as_pydicts="lossy")]
+        columns = [batch.column(name).to_pylist() for name in self.fields]
+        return [_encoded(dict(zip(self.fields, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _as_they_are(column: Any, kind: str) -> Payloads:
+    """Arrow has them one after the other, too."""
+    _, bounds, data = column.buffers()
+    wide = "q" if pa.types.is_large_binary(column.type) else "i"
+    first = column.offset
+    ends = memoryview(bounds).cast("B").cast(wide)[first : first + len(column) + 1].tolist()
+    return Payloads(memoryview(data or b"").cast("B"), ends, kind)
 
 
 def _encoded(value: Any) -> bytes:

@@ -30,9 +30,6 @@ from brigade.stores import Block, ScannedTable, ScanningStore
 
 __all__ = ["FAILED", "HISTORY", "LEASES", "MESSAGES", "Scanned"]
 
-AT_ONCE = 16
-"""By default a queue is read in so many pieces."""
-
 _TEXT, _WHOLE, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
 
 
@@ -135,7 +132,7 @@ HISTORY = _struct(
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What was asked for: which queue, or all of them; in how many pieces; from when on."""
+    """What was asked for: which queue, or all of them; in how many pieces, or 0; from when on."""
 
     queue: str | None
     pieces: int
@@ -152,7 +149,7 @@ class Scanned:
     def settings(self, given: Settings) -> Chosen:
         queue = given.queue() if self._table != "history" else given.text("queue")
         since = given.count("since", 0, least=0) if self._table == "history" else 0
-        return Chosen(queue, given.count("pieces", AT_ONCE), since)
+        return Chosen(queue, given.count("pieces", 0, least=0), since)
 
     def plan(self, place: Place, chosen: Any) -> Sequence[InputPartition]:
         return [InputPartition(one) for one in asyncio.run(self._plan(place, chosen))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from brigade.blobs import Blob, Create, Item, Swap
 from brigade.clock import FOREVER
+from brigade.codec import Format
 from brigade.errors import CorruptObject
 from brigade.stores.bucket.book import Book
 from brigade.stores.bucket.keys import SegmentName
@@ -23,7 +24,7 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import Decided, KnownLane, KnownLedger, QueueView
-from brigade.stores.bucket.wire import BULK, LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger
+from brigade.stores.bucket.wire import BULK, LANE, LEDGER, SEGMENT, Entry, Lane, LaneEntry, Ledger, Segment
 
 __all__ = [
     "STAGED_FOR",
@@ -34,6 +35,7 @@ __all__ = [
     "note",
     "note_failures",
     "open_account",
+    "read_contents",
     "read_lane",
     "read_ledger",
     "read_segment",
@@ -257,9 +259,15 @@ def _published(env: Env, view: QueueView, lane: str) -> Proto[list[Item]]:
 
 def read_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Entry | None] | None]:
     """A segment's entries, or None where it is gone, void, or damaged and therefore set aside."""
+    segment = yield from read_contents(env, view, name, SEGMENT)
+    return None if segment is None else segment.entries
+
+
+def read_contents(env: Env, view: QueueView, name: SegmentName, form: Format[Segment]) -> Proto[Segment | None]:
+    """As `read_segment`, in the form that is wanted."""
     key = view.keys.contents(name)
     try:
-        found = yield from read(env, SEGMENT, key)
+        found = yield from read(env, form, key)
     except CorruptObject:
         yield from delete([key])
         if not name.lane:
@@ -274,4 +282,4 @@ def read_segment(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Ent
         view.forget(name)
         view.ended.add(name)
         return None
-    return found[0].entries
+    return found[0]

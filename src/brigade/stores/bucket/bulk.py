@@ -8,10 +8,14 @@ messages are gone is dropped, as is such an entry in a lane.
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import sub
 
 from brigade.blobs import Create, DeleteIf, Item, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
+from brigade.stores import Payloads
 from brigade.stores.bucket.accounts import STAGED_FOR, read_lane
 from brigade.stores.bucket.enqueue import Draft, append_all, batches, enqueue
 from brigade.stores.bucket.keys import SegmentName
@@ -29,9 +33,9 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import BULK, SEGMENT, Bulk, BulkPart, Entry, LaneEntry, Segment
+from brigade.stores.bucket.wire import BULK, SEGMENT, Bulk, BulkPart, Entry, LaneEntry, Packed, Segment
 
-__all__ = ["discard", "publish_job", "stage", "sweep_jobs", "sweep_staged"]
+__all__ = ["discard", "publish_job", "stage", "stage_packed", "sweep_jobs", "sweep_staged"]
 
 DAY = 24 * 3_600_000
 GIVE_UP_AFTER = 6 * DAY
@@ -52,8 +56,40 @@ def stage(env: Env, view: QueueView, job: str, drafts: Sequence[Draft]) -> Proto
     )
 
 
-def _stage_one(env: Env, view: QueueView, job: str, name: SegmentName, entries: list[Entry]) -> Proto[BulkPart]:
-    segment = Segment(env.ids.nonce(), list(entries), source=view.keys.job(job))
+def stage_packed(env: Env, view: QueueView, job: str, messages: Payloads) -> Proto[list[BulkPart]]:
+    """`stage` for messages of a queue without lanes, as they come: nothing is done for each of them."""
+    parts: list[Proto[BulkPart]] = []
+    policy, bounds, now = view.policy, messages.bounds, env.now()
+    start = 0
+    while start < len(messages):
+        end = bisect_right(bounds, bounds[start] + policy.segment_bytes, start + 1) - 1
+        end = max(start + 1, min(end, start + policy.segment_messages))
+        some = bounds[start : end + 1]
+        sizes = struct.pack(f"<{end - start}I", *map(sub, some[1:], some))
+        packed = Packed(bytes(messages.data[some[0] : some[-1]]), sizes, now, messages.content_type)
+        parts.append(_stage_one(env, view, job, _plain_name(env, view, end - start), [], packed))
+        start = end
+    return (yield from side_by_side(parts))
+
+
+def _plain_name(env: Env, view: QueueView, size: int) -> SegmentName:
+    return SegmentName.make(
+        env.ids,
+        now=env.now(),
+        due=0,
+        priority=Packed.__struct_defaults__[0],
+        lane="",
+        size=size,
+        lifo=view.policy.ordering == "lifo",
+        special=False,
+        staged=True,
+    )
+
+
+def _stage_one(
+    env: Env, view: QueueView, job: str, name: SegmentName, entries: list[Entry], packed: Packed | None = None
+) -> Proto[BulkPart]:
+    segment = Segment(env.ids.nonce(), list(entries), source=view.keys.job(job), packed=packed)
     key = view.keys.staged(name)
     answer = yield from write(env, Create(key, SEGMENT.encode(segment)))
     if isinstance(answer, Lost):

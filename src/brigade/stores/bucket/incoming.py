@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from operator import sub
 
 from brigade.blobs import Blobs
 from brigade.crypto.places import bind
 from brigade.errors import BrigadeError, PayloadTooLarge
 from brigade.policy import INLINE_LIMIT
-from brigade.stores import Outgoing
+from brigade.stores import Outgoing, Payloads
 from brigade.stores.bucket.convert import new_entry
 from brigade.stores.bucket.driver import perform
 from brigade.stores.bucket.enqueue import Draft
@@ -19,7 +20,7 @@ from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.steps import Env, delete
 from brigade.stores.bucket.view import QueueView
 
-__all__ = ["inline_drafts", "take_in"]
+__all__ = ["check_sizes", "inline_drafts", "take_in"]
 
 
 async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Outgoing]) -> list[Draft]:
@@ -49,6 +50,13 @@ def inline_drafts(view: QueueView, messages: Sequence[Outgoing], now: int) -> li
             raise TypeError("a staged message's payload is bytes, not a stream")
         drafts.append(_small(view, message, message.payload, now))
     return drafts
+
+
+def check_sizes(view: QueueView, messages: Payloads) -> None:
+    bounds = messages.bounds
+    largest = max(map(sub, bounds[1:], bounds), default=0)
+    if largest > view.policy.max_payload:
+        raise _too_large(largest, view)
 
 
 def _small(view: QueueView, message: Outgoing, payload: bytes, now: int) -> Draft:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from brigade.stores import Block, Outgoing, ScannedTable, Staged
+from brigade.stores import Block, Outgoing, Payloads, ScannedTable, Staged
 from brigade.stores.bucket import browse, bulk, history, notes, records, scan
-from brigade.stores.bucket.incoming import inline_drafts
+from brigade.stores.bucket.incoming import check_sizes, inline_drafts
 from brigade.stores.bucket.keys import QueueKeys
 from brigade.stores.bucket.override import override
 from brigade.stores.bucket.process import BucketProcess
@@ -76,11 +76,14 @@ class BucketPorts(BucketProcess):
         return await self.run(history.read_part(self.env, part))
 
     async def stage(self, queue: str, job: str, messages: Sequence[Outgoing]) -> Staged:
-        held = await self._queue(queue)
+        view = (await self._queue(queue)).view
         now = self.env.now()
-        drafts = inline_drafts(held.view, messages, now)
-        parts = await self.run(bulk.stage(self.env, held.view, job, drafts))
-        return Staged(len(drafts), now, _parts.encode(parts))
+        if isinstance(messages, Payloads) and not view.policy.ordering_guarantee:
+            check_sizes(view, messages)
+            parts = await self.run(bulk.stage_packed(self.env, view, job, messages))
+        else:
+            parts = await self.run(bulk.stage(self.env, view, job, inline_drafts(view, messages, now)))
+        return Staged(len(messages), now, _parts.encode(parts))
 
     async def publish(self, queue: str, job: str, staged: Sequence[Staged], *, epoch: int | None = None) -> int:
         held = await self._queue(queue)

@@ -8,21 +8,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from brigade.errors import ConfigError, CorruptObject
-from brigade.stores import Block, Same, ScannedTable
-from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
+from brigade.stores import Block, Column, Joined, Same, ScannedTable, sizes_of
+from brigade.stores.bucket.accounts import open_account, read_contents, read_lane, read_segment
 from brigade.stores.bucket.book import LEASED, PURGED, Book, state_of
 from brigade.stores.bucket.history import Record, read_opened
 from brigade.stores.bucket.keys import HistoryName, SegmentName
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, read, side_by_side
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import PARKED, VOID_SIZE, Entry
+from brigade.stores.bucket.wire import PARKED, PLAIN_SEGMENT, VOID_SIZE, Entry, Packed
 
 __all__ = ["pieces", "steps"]
 
 T = TypeVar("T")
 TOGETHER = 8
 """So many objects are read at a time: memory holds no more."""
+
+WORTH = 128
+"""So many objects are worth a task of their own."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -38,7 +41,7 @@ _COLUMNS = [field for field in Record.__struct_fields__ if field not in ("queue"
 
 
 def pieces(view: QueueView, table: ScannedTable, most: int, since: int) -> Proto[list[bytes]]:
-    """What there is to read, in about `most` shares."""
+    """What there is to read, in about `most` shares, or as many as are worth a task each."""
     keys = view.keys
     if table == "history":
         items = yield from list_all(keys.history, keys.history_after(since) if since else "")
@@ -66,7 +69,7 @@ def _packed(made: Sequence[Piece]) -> list[bytes]:
 
 def _shares(items: Sequence[T], weights: Sequence[int], most: int) -> list[list[T]]:
     """The items in order, cut into at most `most` runs of similar weight."""
-    share = sum(weights) / max(most, 1)
+    share = sum(weights) / (most or -(-len(items) // WORTH) or 1)
     runs: list[list[T]] = []
     weight = 0.0
     for item, added in zip(items, weights, strict=True):
@@ -115,9 +118,12 @@ def _scan_segment(env: Env, view: QueueView, segment: str, leases: bool) -> Prot
     if name is None:
         return None
     account = yield from open_account(env, view, name, cached=False)
-    entries = yield from read_segment(env, view, name)
-    if entries is None:
+    found = yield from read_contents(env, view, name, PLAIN_SEGMENT)
+    if found is None:
         return None
+    if found.packed is not None and account is None:
+        return _packed_block(view, name, found.packed)
+    entries = found.entries if found.packed is None else found.packed.entries()
     book = Book(account.ledger) if account else None
     if book is None and name.special:
         book = Book.fresh(name.size, specs_of(entries))
@@ -145,13 +151,7 @@ def _block(
     rules, text = view.rules(name), str(name)
     whole = [entry for entry in entries if entry is not None]
     if book is None and len(whole) == len(entries):
-        account: dict[str, list[Any] | Same] = {
-            "state": Same("ready"),
-            "attempts": Same(0),
-            "max_attempts": Same(rules.max_attempts),
-            **{column: Same(None) for column in ("owner", "claimed_at", "lease_expires_at", "error")},
-            "lease_version": Same(0),
-        }
+        account: Mapping[str, Column] = _untouched(view, name)
         return Block(len(whole), _columns(lambda: [f"{text}-{place}" for place in range(len(whole))], whole, account))
     book = book or Book.fresh(name.size, specs_of(entries))
     states = book.states
@@ -177,14 +177,52 @@ def _block(
     return Block(len(whole), _columns(lambda: [f"{text}-{place}" for place in places], whole, account))
 
 
-class _Columns(Mapping[str, list[Any] | Same]):
+def _packed_block(view: QueueView, name: SegmentName, packed: Packed) -> Block:
+    """Messages of which nobody has claimed one yet, as they lie there."""
+    sizes, text = packed.sizes, str(name)
+    count = len(sizes) // 4
+
+    def refs() -> list[str]:
+        return [f"{text}-{place}" for place in range(count)]
+
+    made: Any = _Columns(
+        {
+            **_untouched(view, name),
+            "payload": Joined(packed.payloads, sizes),
+            "priority": Same(packed.priority),
+            "content_type": Same(packed.content_type),
+            **{column: Same(packed.enqueued) for column in ("enqueued_at", "due_at")},
+            **{column: Same(None) for column in ("group", "attributes", "failure")},
+        },
+        {
+            "ref": refs,
+            "id": lambda: made["ref"],
+            "correlation_id": lambda: made["ref"],
+            "size": lambda: list(sizes_of(sizes)),
+        },
+    )
+    return Block(count, made)
+
+
+def _untouched(view: QueueView, name: SegmentName) -> dict[str, Column]:
+    """How messages stand that nobody has claimed yet."""
+    return {
+        "state": Same("ready"),
+        "attempts": Same(0),
+        "max_attempts": Same(view.rules(name).max_attempts),
+        **{column: Same(None) for column in ("owner", "claimed_at", "lease_expires_at", "error")},
+        "lease_version": Same(0),
+    }
+
+
+class _Columns(Mapping[str, Column]):
     """Columns that are made when they are asked for: whoever reads payloads needs nothing else."""
 
-    def __init__(self, ready: Mapping[str, list[Any] | Same], later: Mapping[str, Callable[[], list[Any]]]) -> None:
+    def __init__(self, ready: Mapping[str, Column], later: Mapping[str, Callable[[], list[Any]]]) -> None:
         self._made = dict(ready)
         self._later = later
 
-    def __getitem__(self, name: str) -> list[Any] | Same:
+    def __getitem__(self, name: str) -> Column:
         if name not in self._made:
             self._made[name] = self._later[name]()
         return self._made[name]
@@ -199,9 +237,7 @@ class _Columns(Mapping[str, list[Any] | Same]):
         return len({**self._made, **self._later})
 
 
-def _columns(
-    refs: Callable[[], list[str]], entries: Sequence[Entry], account: Mapping[str, list[Any] | Same]
-) -> _Columns:
+def _columns(refs: Callable[[], list[str]], entries: Sequence[Entry], account: Mapping[str, Column]) -> _Columns:
     """What was enqueued, and what has become of it. Columns that are alike are one list, which is converted once."""
 
     def ids() -> list[str]:
@@ -249,7 +285,7 @@ def _scan_history(env: Env, key: str) -> Proto[Block | None]:
     if not records:
         return None
     name = HistoryName.parse(key)
-    columns: dict[str, list[Any] | Same] = {field: [getattr(record, field) for record in records] for field in _COLUMNS}
+    columns: dict[str, Column] = {field: [getattr(record, field) for record in records] for field in _COLUMNS}
     results = [bytes(record.result) for record in records]
     columns["result"] = [None if result == b"null" else result.decode() for result in results]
     columns["written_at"] = Same(name.at if name else 0)

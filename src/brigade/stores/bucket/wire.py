@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from brigade.codec import Format
+from brigade.errors import CorruptObject
 from brigade.model import FailureInfo
+from brigade.stores import sizes_of
 
 __all__ = [
     "BULK",
@@ -16,6 +19,7 @@ __all__ = [
     "MARKER",
     "NOTE",
     "PARKED",
+    "PLAIN_SEGMENT",
     "SEGMENT",
     "STATE",
     "VOID_SIZE",
@@ -30,6 +34,7 @@ __all__ = [
     "Marker",
     "Move",
     "Note",
+    "Packed",
     "Parked",
     "Segment",
     "Spec",
@@ -56,17 +61,39 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     checksum: int | None = None
 
 
+class Packed(msgspec.Struct, array_like=True, gc=False):
+    """Messages that differ in nothing but their payloads: those one after the other, and the size of each.
+
+    Bulk jobs write them without looking at each message, and a scan reads them so.
+    """
+
+    payloads: bytes
+    sizes: bytes
+    enqueued: int
+    content_type: str
+    priority: int = 5
+
+    def entries(self) -> list[Entry | None]:
+        payloads, enqueued, kind, priority = self.payloads, self.enqueued, self.content_type, self.priority
+        sizes = sizes_of(self.sizes)
+        return [
+            Entry(payloads[end - size : end], size, enqueued, kind, priority=priority)
+            for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ]
+
+
 class Segment(msgspec.Struct, array_like=True):
     """Immutable messages. A None entry is a hole: that message had been enqueued before. `void` blocks a name.
 
     `source` is the key of the object that a derived segment was made from: while that stands, the step may be
-    repeated, and the name must stay taken.
+    repeated, and the name must stay taken. Where the messages are `packed`, `entries` is empty.
     """
 
     nonce: str
     entries: list[Entry | None]
     void: bool = False
     source: str | None = None
+    packed: Packed | None = None
 
 
 class Spec(msgspec.Struct, array_like=True, gc=False):
@@ -210,7 +237,32 @@ class StateDoc(msgspec.Struct, array_like=True):
 VOID_SIZE = 48
 """No void is larger, and no segment with a message in it is smaller: a listing tells them apart."""
 
-SEGMENT: Format[Segment] = Format("S", Segment)
+
+class _SegmentFormat(Format[Segment]):
+    """Segments. Only packed ones have version 2, so that others can be read by what knows version 1."""
+
+    def __init__(self, *, unpack: bool) -> None:
+        super().__init__("S", Segment, version=2)
+        self._unpack = unpack
+
+    def encode(self, value: Segment) -> bytes:
+        return self._encode(value, 1 if value.packed is None else 2)
+
+    def decode(self, data: bytes, *, key: str) -> Segment:
+        segment = super().decode(data, key=key)
+        packed = segment.packed
+        if packed is not None:
+            if len(packed.sizes) % 4 or sum(sizes_of(packed.sizes)) != len(packed.payloads):
+                raise CorruptObject(key, "its payloads are not as long as it says")
+            if self._unpack:
+                segment.entries, segment.packed = packed.entries(), None
+        return segment
+
+
+SEGMENT: Format[Segment] = _SegmentFormat(unpack=True)
+PLAIN_SEGMENT: Format[Segment] = _SegmentFormat(unpack=False)
+"""As it lies there, for those who can use packed messages."""
+
 LEDGER: Format[Ledger] = Format("L", Ledger)
 LANE: Format[Lane] = Format("N", Lane)
 MARKER: Format[Marker] = Format("M", Marker)

@@ -39,7 +39,7 @@ _story = msgspec.json.Decoder(FailureInfo)
 
 
 def pieces(queue_id: int, table: ScannedTable, most: int, since: int) -> Steps[list[bytes]]:
-    """Ranges of numbers of the same length."""
+    """Ranges of numbers of the same length; each becomes a block, so there is a most to it."""
     rows = yield Ask(_EXTENTS[table], {"queue": queue_id, **({"since": since} if table == "history" else {})})
     low, high, count = rows[0]
     if not count:

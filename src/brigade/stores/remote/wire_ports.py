@@ -99,7 +99,7 @@ class Pieces(QueueOnly):
     """Cut a table of a queue into about `most` pieces; of history, what was written at `since` or later."""
 
     table: ScannedTable
-    most: Annotated[int, Meta(ge=1, le=100_000)] = 16
+    most: Annotated[int, Meta(ge=0, le=100_000)] = 0
     since: Since = 0
 
 

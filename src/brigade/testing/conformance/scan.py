@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brigade import AsyncQueue, NewMessage
-from brigade.stores import Same, ScannedTable, ScanningStore
+from brigade.stores import Column, Joined, Same, ScannedTable, ScanningStore
 from brigade.testing.conformance.harness import Harness, at_once, claim_all, eventually
 
 
@@ -20,14 +20,15 @@ async def rows(queue: AsyncQueue, table: ScannedTable, *, most: int = 3, since: 
     found: list[dict[str, Any]] = []
     for piece in await store.pieces(queue.name, table, most, since=since):
         async for block in store.scan(queue.name, table, piece):
-            found += [
-                {
-                    name: column.value if isinstance(column, Same) else column[place]
-                    for name, column in block.columns.items()
-                }
-                for place in range(block.count)
-            ]
+            columns = {name: _values(column, block.count) for name, column in block.columns.items()}
+            found += [{name: column[place] for name, column in columns.items()} for place in range(block.count)]
     return found
+
+
+def _values(column: Column, count: int) -> list[Any]:
+    if isinstance(column, Same):
+        return [column.value] * count
+    return column.values() if isinstance(column, Joined) else column
 
 
 async def test_a_scan_shows_what_waits_and_what_is_leased(harness: Harness) -> None:
