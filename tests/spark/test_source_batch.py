@@ -218,3 +218,21 @@ def test_dead_letters_are_shown_with_their_story(spark: SparkSession, local: str
     (letter,) = read(spark, local, "letters").collect()
     assert (letter.failure.queue, letter.failure.id, letter.failure.error) == (queue, "mine", "why")
     assert letter.failure.failed_at is not None
+
+
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "string", "large_string"])
+def test_payloads_leave_arrow_as_they_are(kind: str) -> None:
+    import pyarrow as pa
+
+    from brigade.spark.source.rows import Columns
+    from brigade.stores import Payloads
+
+    columns = Columns("payload", (), (), "text/plain")
+    whole = pa.RecordBatch.from_arrays([pa.array(["a", "", "bbb", "cc", "d"], getattr(pa, kind)())], ["payload"])
+    for batch, wanted in ((whole, ["a", "", "bbb", "cc", "d"]), (whole.slice(1, 3), ["", "bbb", "cc"]), (whole[:0], [])):
+        made = columns.messages(batch, 0)
+        assert isinstance(made, Payloads)
+        assert [one.payload for one in made] == [text.encode() for text in wanted]
+        assert [one.payload for one in made[1:]] == [text.encode() for text in wanted[1:]]
+    with pytest.raises(brigade.ConfigError, match="it is null"):
+        columns.messages(pa.RecordBatch.from_arrays([pa.array(["a", None], getattr(pa, kind)())], ["payload"]), 0)

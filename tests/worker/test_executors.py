@@ -14,7 +14,7 @@ import brigade
 from brigade import Failure, Hub, Message, QueuePolicy, Worker
 from brigade.worker.engine import Engine
 from brigade.worker.executors import LoopSlots
-from brigade.worker.jobs import Job
+from brigade.worker.jobs import Backlog, Job
 
 POLICY = QueuePolicy(backoff=AT_ONCE, failure=Failure("retry", 0), visibility_timeout=30)
 
@@ -142,3 +142,33 @@ def test_interrupting_stop_leaves_no_slot_behind(memory: Hub, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         worker.stop()
     until(lambda: slots() == 0)
+
+
+def test_a_slot_that_was_woken_alone_gets_help_when_handlers_turn_slow(
+    memory: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very fast handlers one thread does most. Four that wait for each other need four threads."""
+    monkeypatch.setattr("brigade.worker.jobs.QUICK", 1.0)
+    alone: list[bool] = []
+    real = Backlog.put
+
+    def put(backlog: Backlog, *given: Any) -> bool:
+        alone.append(real(backlog, *given))
+        return alone[-1]
+
+    monkeypatch.setattr(Backlog, "put", put)
+    queue = memory.queue("tasks", POLICY)
+    together = threading.Barrier(4)
+
+    def handler(message: Message) -> None:
+        if message.data == "together":
+            together.wait(30)
+
+    queue.enqueue_many(range(2000))
+    with Worker(queue, handler, concurrency=4):
+        until(lambda: ended(queue))
+        alone.clear()
+        queue.enqueue_many(["together"] * 4)
+        until(lambda: ended(queue))
+    assert alone[0]
+    assert queue.stats().succeeded == 2004

@@ -14,5 +14,5 @@ __all__ = ["spare_modules"]
 
 @functools.cache
 def spare_modules() -> None:
-    """Have the collector pass over everything that this process has loaded by now. Only the first call does anything."""
+    """Have the collector pass over all that this process has loaded by now. Only the first call does anything."""
     gc.freeze()

@@ -22,7 +22,7 @@ from brigade.ids import Ids
 from brigade.model import Ack, Lease, Message, Nack, Settlement
 from brigade.worker.executors import Executor
 from brigade.worker.heartbeat import Heartbeat
-from brigade.worker.jobs import Backlog, Job, Source
+from brigade.worker.jobs import QUICK, Backlog, Job, Source
 from brigade.worker.outcomes import Failed, Outcome, Returned, Snoozed, settlement
 from brigade.worker.restart import Restart, Trouble, supervise
 from brigade.worker.settling import Settler
@@ -33,6 +33,11 @@ log = logging.getLogger("brigade.worker")
 CLAIM_WAIT = 60.0
 FLUSH_WITHIN = 10.0
 TICK = 0.25
+QUIET = 0.05
+"""Seconds without work after which a queue may be empty."""
+
+LOOK_AGAIN = 0.005
+"""Seconds after which a slot that was woken alone is given help if it needs any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +157,19 @@ class Engine:
         if fresh:
             self._idle.clear()
             source.speed.begins(now)
-            self.backlog.put(source, fresh)
+            if self.backlog.put(source, fresh):
+                self._loop.call_later(LOOK_AGAIN, self._wake_slots, self.backlog.taken)
         self._hearts[source].beats()
+
+    def _wake_slots(self, taken: int) -> None:
+        """One slot was woken for many jobs: wake the others, too, unless it gets through them by itself."""
+        backlog = self.backlog
+        if not backlog.waiting:
+            return
+        if backlog.taken - taken < LOOK_AGAIN * QUICK:
+            backlog.wake()
+        else:
+            self._loop.call_later(LOOK_AGAIN, self._wake_slots, backlog.taken)
 
     def report(self, job: Job, outcome: Outcome) -> None:
         """A slot is through with a job. Called from any thread."""
@@ -167,10 +183,17 @@ class Engine:
         self._told = False
         heard = [self._inbox.popleft() for _ in range(len(self._inbox))]
         self.backlog.free(job for job, _ in heard)
+        ended: dict[Source, int] = {}
+        now = self._clock.monotonic()
         for job, outcome in heard:
-            job.source.strays.discard(job)
+            source = job.source
+            if source.strays:
+                source.strays.discard(job)
             if not job.decided:
-                self._decide(job, outcome)
+                self._settle(job, outcome, now)
+                ended[source] = ended.get(source, 0) + 1
+        for source, count in ended.items():
+            source.speed.ends(now, count, idle=not source.waiting and not source.running)
         self._look_around()
 
     def changed(self) -> None:
@@ -187,15 +210,18 @@ class Engine:
 
     def _decide(self, job: Job, outcome: Outcome) -> None:
         """What becomes of a job is decided once; what its handler says later is discarded."""
-        settling = settlement(job.message, outcome)
-        job.decided = True
         source, now = job.source, self._clock.monotonic()
         if job.began is not None:
-            source.speed.ends(now, idle=not source.waiting and not source.running)
+            source.speed.ends(now, 1, idle=not source.waiting and not source.running)
+        self._settle(job, outcome, now)
+
+    def _settle(self, job: Job, outcome: Outcome, now: float) -> None:
+        settling = settlement(job.message, outcome)
+        job.decided = True
         ttl = self._settings.processed_cache_ttl
-        if isinstance(outcome, Returned) and ttl:
-            self._hub.processed.remember(source.name, job.message.ref, outcome.result, now, ttl)
-        self._settlers[source].add(job, settling)
+        if ttl and isinstance(outcome, Returned):
+            self._hub.processed.remember(job.source.name, job.message.ref, outcome.result, now, ttl)
+        self._settlers[job.source].add(job, settling)
 
     def _look_around(self) -> None:
         """Something ended: there may be room for more, or nothing left to wait for."""
@@ -307,11 +333,16 @@ class Engine:
                 self._decide(job, Snoozed())
 
     async def until_empty(self) -> None:
-        """Wait until the queues have nothing waiting, delayed or in flight."""
-        pause = 0.05
+        """Wait until the queues have nothing waiting, delayed or in flight. While this worker is busy, nobody asks."""
+        pause = QUIET
         trouble = self._trouble("counting what is left")
         while True:
             await self._idle.wait()
+            before = self.counts.total()
+            await asyncio.sleep(pause)
+            if not self._idle.is_set() or self.counts.total() != before:
+                pause = QUIET
+                continue
             try:
                 found = [await source.queue.stats() for source in self._sources]
             except BrigadeError as error:
@@ -320,7 +351,6 @@ class Engine:
             trouble.over()
             if self._idle.is_set() and not any(one.ready + one.delayed + one.in_flight for one in found):
                 return
-            await asyncio.sleep(pause)
             pause = min(2.0, pause * 2)
 
     def hurry(self) -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 from brigade.tracing import Tracer
 from brigade.worker.context import AsyncContext, Context
 from brigade.worker.jobs import Backlog, Job
-from brigade.worker.outcomes import Failed, Outcome, outcome_of_error, outcome_of_result
+from brigade.worker.outcomes import DONE, Failed, Outcome, outcome_of_error, outcome_of_result
 from brigade.worker.reach import Reach
 
 __all__ = ["Executor", "LoopSlots", "Report", "ThreadSlots"]
@@ -97,6 +97,8 @@ class ThreadSlots:
         try:
             with self._tracer.handling(message, self._worker_id):
                 result = handler(message, context)
+                if result is None:
+                    return DONE
                 if inspect.iscoroutine(result):
                     result = asyncio.run(result)
         except BaseException as error:

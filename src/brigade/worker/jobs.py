@@ -13,7 +13,10 @@ from brigade.worker.handlers import Handler
 from brigade.worker.speed import Speed
 from brigade.worker.stopping import StopSign
 
-__all__ = ["Backlog", "Job", "Source"]
+__all__ = ["QUICK", "Backlog", "Job", "Source"]
+
+QUICK = 15_000.0
+"""Messages a second from which on one thread may do more than several."""
 
 
 class Source:
@@ -72,6 +75,7 @@ class Backlog:
         self._began = began
         self._changed = threading.Condition()
         self._closed = False
+        self.taken = 0
         self.on_put: Callable[[], None] | None = None
 
     @property
@@ -83,13 +87,25 @@ class Backlog:
     def waiting(self) -> int:
         return sum(len(source.waiting) for source in self._sources)
 
-    def put(self, source: Source, jobs: Iterable[Job]) -> None:
+    def put(self, source: Source, jobs: Iterable[Job]) -> bool:
+        """Hand jobs to the slots; True where only one of them was woken.
+
+        Threads that all want to run get in each other's way: of handlers that take microseconds, one thread does more
+        than several. `wake` wakes the others.
+        """
+        alone = source.speed.rate(self._clock.monotonic()) >= QUICK
         with self._changed:
             before = len(source.waiting)
             source.waiting.extend(jobs)
-            self._changed.notify(len(source.waiting) - before)
+            self._changed.notify(1 if alone else len(source.waiting) - before)
         if self.on_put is not None:
             self.on_put()
+        return alone
+
+    def wake(self) -> None:
+        """Have all slots look for jobs."""
+        with self._changed:
+            self._changed.notify_all()
 
     def take(self) -> Job | None:
         """The next job, waiting for one; None when the worker stops."""
@@ -118,6 +134,7 @@ class Backlog:
                 continue
             job.began = self._clock.monotonic()
             source.running += 1
+            self.taken += 1
             return job
         return None
 

@@ -14,6 +14,7 @@ from brigade.errors import ConfigError
 from brigade.model import Ack, Message, Nack, Release, Settlement
 
 __all__ = [
+    "DONE",
     "Failed",
     "Outcome",
     "Reject",
@@ -68,6 +69,10 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
     result: Any = None
 
 
+DONE = Returned()
+"""Most handlers return nothing."""
+
+
 class Failed(msgspec.Struct, frozen=True):
     """The handler failed, or was ended."""
 
@@ -102,7 +107,7 @@ def outcome_of_error(error: BaseException) -> Outcome:
 def outcome_of_result(message: Message, result: Any) -> Outcome:
     """What a handler's return value means, as plain JSON values. It never raises."""
     if result is None:
-        return Returned()
+        return DONE
     if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
         return Failed(f"the handler returned a {type(result).__name__}, so its work was not done; return a value")
     try:
@@ -119,6 +124,8 @@ def outcome_of_result(message: Message, result: Any) -> Outcome:
 
 def settlement(message: Message, outcome: Outcome) -> Settlement:
     """How to settle a message."""
+    if outcome is DONE:
+        return Ack(message)
     match outcome:
         case Returned(result):
             return Ack(message, result)

@@ -22,13 +22,13 @@ class Speed:
         if self._last is None:
             self._last = self._ended = now
 
-    def ends(self, now: float, *, idle: bool) -> None:
-        """A handler has ended; `idle` says that none is left."""
+    def ends(self, now: float, count: int, *, idle: bool) -> None:
+        """So many handlers have ended; `idle` says that none is left."""
         if self._last is not None:
             self._busy += now - self._last
         self._last = None if idle else now
         self._ended = now
-        self._done += 1
+        self._done += count
         if self._busy >= WINDOW:
             recent = self._done / self._busy
             known = recent if self._rate is None or self._busy >= LONG else self._rate

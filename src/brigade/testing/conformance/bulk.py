@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from brigade import AsyncQueue, NewMessage, PayloadTooLarge, QueuePolicy
 from brigade.ids import Ids
 from brigade.payload import outgoing
-from brigade.stores import NotingStore, Staged, StagingStore
+from brigade.stores import NotingStore, Payloads, Staged, StagingStore
 from brigade.testing.conformance.harness import Harness, claim_one, drain, values
+from brigade.testing.conformance.scan import rows
 
 
 def staging(queue: AsyncQueue) -> StagingStore:
@@ -30,6 +32,13 @@ async def staged(queue: AsyncQueue, job: str, *payloads: Any) -> Staged:
         if isinstance(given.payload, bytes):
             one.payload = given.payload
     return await staging(queue).stage(queue.name, job, made)
+
+
+async def alike(queue: AsyncQueue, job: str, *payloads: bytes) -> Staged:
+    """What a task of a job would stage that writes nothing but payloads."""
+    bounds = [3, *accumulate(map(len, payloads), initial=3)][1:]
+    data = memoryview(b"..." + b"".join(payloads) + b"...")
+    return await staging(queue).stage(queue.name, job, Payloads(data, bounds, "text/plain"))
 
 
 async def publish(queue: AsyncQueue, job: str, parts: Sequence[Staged], epoch: int | None = None) -> int:
@@ -106,6 +115,39 @@ async def test_groups_are_strict_within(harness: Harness) -> None:
     seen = values(await drain(queue, 6))
     for group in "ab":
         assert [place for one, place in seen if one == group] == [0, 1, 2]
+
+
+async def test_payloads_alone_become_messages_like_any_other(harness: Harness) -> None:
+    queue = await harness.queue(QueuePolicy(segment_messages=3, segment_bytes=256 * 1024))
+    payloads = [b"", b"a", b"bb", b"ccc", b"x" * 300_000, b"y" * 150_000, b"z" * 150_000]
+    assert await publish(queue, "job", [await alike(queue, "job", *payloads)]) == 7
+    shown = {row["payload"]: row for row in await rows(queue, "messages")}
+    assert set(shown) == set(payloads)
+    assert {(row["state"], row["priority"], row["content_type"]) for row in shown.values()} == {
+        ("ready", 5, "text/plain")
+    }
+    assert all(row["size"] == len(payload) for payload, row in shown.items())
+    first = await claim_one(queue)
+    states = {row["id"]: row["state"] for row in await rows(queue, "messages")}
+    assert (states.pop(first.id), set(states.values())) == ("in_flight", {"ready"})
+    await queue.nack(first, delay=0)
+    found = {message.body: message for message in await drain(queue, 7)}
+    assert set(found) == set(payloads)
+    assert {message.content_type for message in found.values()} == {"text/plain"}
+    assert found[first.body].attempt == 2
+    assert (await queue.stats()).succeeded == 7
+
+
+async def test_payloads_alone_keep_their_order_in_a_strict_queue(harness: Harness) -> None:
+    queue = await harness.queue(QueuePolicy(ordering_guarantee=True, segment_messages=2))
+    await publish(queue, "job", [await alike(queue, "job", b"1", b"2", b"3"), await alike(queue, "job", b"4")])
+    assert [message.body for message in await drain(queue, 4)] == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_payload_that_is_too_large_stages_none_of_its_batch(harness: Harness) -> None:
+    queue = await harness.queue(QueuePolicy(max_payload=10))
+    with pytest.raises(PayloadTooLarge, match="11 bytes"):
+        await alike(queue, "job", b"small", b"x" * 11)
 
 
 async def test_own_ids_are_enqueued_once(harness: Harness) -> None:
