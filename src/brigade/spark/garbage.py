@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 
 __all__ = ["spare_modules"]
+
+_IS_USED_AGAIN = "SPARK_REUSE_WORKER"
+"""Spark sets it for workers that take one task after the other."""
 
 
 @functools.cache
 def spare_modules() -> None:
-    """Have the collector pass over all that this process has loaded by now. Only the first call does anything."""
-    gc.freeze()
+    """Have the collector of such a worker pass over all that is loaded by now. Only the first call does anything."""
+    if os.environ.get(_IS_USED_AGAIN):
+        gc.freeze()
