@@ -67,17 +67,33 @@ class BucketStore(BucketPorts, BucketSettling):
         return list(await held.enqueues.submit(drafts))
 
     async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
-        return await self._claim(queue, Seats([owner], [0] * limit), visibility)
+        """Claims that come while another is under way make the next one together: they would only collide."""
+        held = await self._queue(queue, refresh=True)
+        claims = held.claims(visibility, self._claim_together)
+        (won,) = await claims.submit([Taker(owner, limit)])
+        held.tidy_claims(visibility)
+        return won
 
     async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
+        return await self._claim_for(await self._queue(queue, refresh=True), takers, visibility)
+
+    async def _claim_together(self, held: HeldQueue, takers: Sequence[Taker], visibility: float) -> list[list[Grant]]:
+        """Claim for several, and read each segment that all of them need once."""
+        shares = await self._claim_for(held, takers, visibility)
+        first = {grant.segment: grant for share in shares for grant in share}
+        if sum(map(len, shares)) > len(first):
+            with contextlib.suppress(BrigadeError):
+                await self.run(load(self.env, held.view, list(first.values())))
+        return shares
+
+    async def _claim_for(self, held: HeldQueue, takers: Sequence[Taker], visibility: float) -> list[list[Grant]]:
         seats = Seats([taker.owner for taker in takers], seating(takers))
         shares: list[list[Grant]] = [[] for _ in takers]
-        for grant in await self._claim(queue, seats, visibility):
+        for grant in await self._claim(held, seats, visibility):
             shares[seats.taker[grant.token]].append(grant)
         return shares
 
-    async def _claim(self, queue: str, seats: Seats, visibility: float) -> list[Grant]:
-        held = await self._queue(queue, refresh=True)
+    async def _claim(self, held: HeldQueue, seats: Seats, visibility: float) -> list[Grant]:
         self._sweep_sometimes(held)
         held.woken.clear()
         won = await self.run(
