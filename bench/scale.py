@@ -13,10 +13,13 @@ import random
 import selectors
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from unittest import mock
+
+from rich.console import Console
+from rich.progress import Progress
 
 from brigade.blobs import CONFLICT, Create, DeleteIf, Get, List, Op, Swap
 from brigade.blobs.cloud import CloudBlobs
@@ -161,7 +164,7 @@ async def _hub(run: Run, bucket: Bucket, number: int, seconds: dict[tuple[str, i
         return await AsyncHub("memory://").open()
 
 
-async def _simulate(scale: Scale) -> Run:
+async def _simulate(scale: Scale, tell: Callable[[int], None]) -> Run:
     run, seconds = Run(scale), dict[tuple[str, int], int]()
     loop = asyncio.get_running_loop()
     clock = _Clock(loop)
@@ -194,6 +197,7 @@ async def _simulate(scale: Scale) -> Run:
             await asyncio.sleep(scale.handler * len(claimed))
             await queue.ack_many(claimed)
             run.processed += len(claimed)
+            tell(len(claimed))
             if run.processed >= scale.messages:
                 run.seconds = loop.time()
         await hub.close()
@@ -203,11 +207,11 @@ async def _simulate(scale: Scale) -> Run:
     return run
 
 
-def simulate(scale: Scale) -> Run:
-    """Play it to the last ack."""
+def simulate(scale: Scale, tell: Callable[[int], None] = lambda _: None) -> Run:
+    """Play it to the last ack. `tell` is called with the number of messages that were just acked."""
     loop = VirtualLoop()
     try:
-        return loop.run_until_complete(_simulate(scale))
+        return loop.run_until_complete(_simulate(scale, tell))
     finally:
         loop.close()
 
@@ -229,7 +233,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = vars(parser.parse_args(argv))
     as_json = given.pop("json")
-    told = simulate(Scale(**given)).summary()
+    scale = Scale(**given)
+    with Progress(*Progress.get_default_columns(), console=Console(stderr=True), transient=True) as progress:
+        shown = progress.add_task(f"{scale.workers:,} workers", total=scale.messages)
+        told = simulate(scale, lambda count: progress.advance(shown, count)).summary()
     if as_json:
         print(json.dumps(told))
     else:
