@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from msgspec.structs import force_setattr
 
-from brigade.errors import BrigadeError, ConfigError
+from brigade.errors import BrigadeError, ConfigError, StoreUnavailable
 from brigade.events import Event
 from brigade.hub import AsyncHub
 from brigade.machine import State
@@ -29,6 +29,38 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
 
 T = TypeVar("T")
+
+
+class _Waiting(Generic[T]):
+    """A thread that waits for a coroutine on the hub's loop: what a future does, without its ceremony."""
+
+    __slots__ = ("_task", "_work", "ended")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, _task: asyncio.Task[T]) -> None:
+        self.ended.release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        assert self._task is not None
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise StoreUnavailable(
+                "the hub was closed while this call was under way; it may have been carried out"
+            ) from None
 
 
 class Hub:
@@ -66,20 +98,25 @@ class Hub:
             raise ConfigError(
                 "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
             )
-        future = self.submit(work)
+        loop = self._opened(work)
+        waiting = _Waiting(work)
+        loop.call_soon_threadsafe(waiting.begin, loop)
         try:
-            return future.result()
+            waiting.ended.acquire()
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(waiting.cancel)
             raise
+        return waiting.result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
-        loop = self._loop
-        if loop is None:
+        return asyncio.run_coroutine_threadsafe(work, self._opened(work))
+
+    def _opened(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
             work.close()
             raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        return self._loop
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call something on the hub's loop, without waiting. Does nothing once the hub is closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import io
 import threading
@@ -27,10 +28,11 @@ from brigade import (
     Release,
     StaleLease,
     State,
+    StoreUnavailable,
 )
 from brigade.queue import AsyncState
 from brigade.sync import MessageState
-from brigade.testing.conformance.harness import SHORT, Harness, at_once, listen, values
+from brigade.testing.conformance.harness import PATIENCE, SHORT, Harness, at_once, listen, values
 
 
 def public(cls: type[Any]) -> dict[str, Any]:
@@ -265,3 +267,26 @@ def test_a_closed_sync_hub_says_so(harness: Harness) -> None:
     hub.open()
     assert hub.queue(queue.name, create=False).stats().total == 0
     hub.close()
+
+
+def test_a_call_that_is_under_way_when_its_hub_is_closed_says_so(harness: Harness) -> None:
+    hub = harness.sync_hub()
+    queue = hub.queue(harness.name())
+    heard: list[Exception] = []
+    waiting = threading.Event()
+
+    def claim() -> None:
+        waiting.set()
+        try:
+            queue.claim(wait=PATIENCE)
+        except Exception as error:
+            heard.append(error)
+
+    thread = threading.Thread(target=claim)
+    thread.start()
+    waiting.wait()
+    hub.call(asyncio.sleep(0.1))
+    hub.close()
+    thread.join()
+    assert isinstance(heard[0], StoreUnavailable | ConfigError)
+    assert "closed" in str(heard[0])
