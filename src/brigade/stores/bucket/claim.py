@@ -201,7 +201,8 @@ def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, Know
             elif name in view.ended:
                 still_there.add(name)
             elif (seen := known.get(name)) is not None and seen.next_at == FOREVER:
-                view.ledgers[name] = seen
+                # It may be listed for an hour yet; what was in it is needed no more.
+                view.ledgers[name] = KnownLedger(seen.etag, None, FOREVER)
             else:
                 found.append(name)
         after = page.items[-1].key if page.items and skipped < 0 else f"{keys.segments}{skipped}/~"
