@@ -403,7 +403,7 @@ async def test_a_store_of_a_newer_version_is_not_called_damaged(store: Bytes) ->
     queue = await store.queue()
     await queue.enqueue("x")
     (key,) = store.stored("/seg/")
-    newer: Format[Segment] = Format("S", Segment, version=2)
+    newer: Format[Segment] = Format("S", Segment, version=3)
     body = newer.encode(SEGMENT.decode(store.stored(key)[key], key=key))
     store.write(key, body)
     queue = await store.anew(queue)

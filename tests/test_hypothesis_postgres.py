@@ -377,7 +377,7 @@ def machine(url: str) -> type[RuleBasedStateMachine]:  # noqa: C901 - a class wi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_postgres_against_memory(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from brigade.stores.bucket import process as bucket_process
     from brigade.stores.postgres import process as postgres_process

@@ -156,7 +156,7 @@ def test_messages_ahead_that_others_took_are_not_run(memory: Hub, thief: Thief) 
             free.wait(30)
 
     queue.enqueue_many(range(50))
-    with Worker(queue, handler, concurrency=1, worker_id="victim") as worker:
+    with Worker(queue, handler, concurrency=1, prefetch=60, worker_id="victim") as worker:
         until(lambda: ended(queue))
         queue.enqueue_many(["block", *range(100, 110)])
         until(lambda: worker.status().waiting == 10)

@@ -67,17 +67,18 @@ def stage_packed(env: Env, view: QueueView, job: str, messages: Payloads) -> Pro
         some = bounds[start : end + 1]
         sizes = struct.pack(f"<{end - start}I", *map(sub, some[1:], some))
         packed = Packed(bytes(messages.data[some[0] : some[-1]]), sizes, now, messages.content_type)
-        parts.append(_stage_one(env, view, job, _plain_name(env, view, end - start), [], packed))
+        name = _plain_name(env, view, packed.priority, end - start)
+        parts.append(_stage_one(env, view, job, name, [], packed))
         start = end
     return (yield from side_by_side(parts))
 
 
-def _plain_name(env: Env, view: QueueView, size: int) -> SegmentName:
+def _plain_name(env: Env, view: QueueView, priority: int, size: int) -> SegmentName:
     return SegmentName.make(
         env.ids,
         now=env.now(),
         due=0,
-        priority=Packed.__struct_defaults__[0],
+        priority=priority,
         lane="",
         size=size,
         lifo=view.policy.ordering == "lifo",
