@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
 
@@ -78,6 +80,10 @@ class Payloads(Sequence[Outgoing]):
         self.data = data
         self.bounds = bounds
         self.content_type = content_type
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return list(map(operator.sub, self.bounds[1:], self.bounds))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import sub
 
 from brigade.blobs import Create, DeleteIf, Item, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
@@ -64,9 +63,8 @@ def stage_packed(env: Env, view: QueueView, job: str, messages: Payloads) -> Pro
     while start < len(messages):
         end = bisect_right(bounds, bounds[start] + policy.segment_bytes, start + 1) - 1
         end = max(start + 1, min(end, start + policy.segment_messages))
-        some = bounds[start : end + 1]
-        sizes = struct.pack(f"<{end - start}I", *map(sub, some[1:], some))
-        packed = Packed(bytes(messages.data[some[0] : some[-1]]), sizes, now, messages.content_type)
+        sizes = struct.pack(f"<{end - start}I", *messages.sizes[start:end])
+        packed = Packed(bytes(messages.data[bounds[start] : bounds[end]]), sizes, now, messages.content_type)
         name = _plain_name(env, view, packed.priority, end - start)
         parts.append(_stage_one(env, view, job, name, [], packed))
         start = end

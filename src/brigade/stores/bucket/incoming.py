@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from operator import sub
 
 from brigade.blobs import Blobs
 from brigade.crypto.places import bind
@@ -53,8 +52,7 @@ def inline_drafts(view: QueueView, messages: Sequence[Outgoing], now: int) -> li
 
 
 def check_sizes(view: QueueView, messages: Payloads) -> None:
-    bounds = messages.bounds
-    largest = max(map(sub, bounds[1:], bounds), default=0)
+    largest = max(messages.sizes, default=0)
     if largest > view.policy.max_payload:
         raise _too_large(largest, view)
 

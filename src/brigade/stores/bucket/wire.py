@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from brigade.codec import Format
 from brigade.errors import CorruptObject
 from brigade.model import FailureInfo
-from brigade.stores import sizes_of
+from brigade.stores import Joined, sizes_of
 
 __all__ = [
     "BULK",
@@ -74,11 +73,10 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     priority: int = 5
 
     def entries(self) -> list[Entry | None]:
-        payloads, enqueued, kind, priority = self.payloads, self.enqueued, self.content_type, self.priority
-        sizes = sizes_of(self.sizes)
+        enqueued, kind, priority = self.enqueued, self.content_type, self.priority
         return [
-            Entry(payloads[end - size : end], size, enqueued, kind, priority=priority)
-            for size, end in zip(sizes, accumulate(sizes), strict=True)
+            Entry(payload, len(payload), enqueued, kind, priority=priority)
+            for payload in Joined(self.payloads, self.sizes).values()
         ]
 
 
