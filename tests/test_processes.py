@@ -90,12 +90,15 @@ class Running:
         if how is not None:
             self.process.send_signal(how)
         self._reader.join(timeout=60)
+        if hangs := self._reader.is_alive():
+            self.process.kill()
         assert self.process.stderr is not None
         said = self.process.stderr.read()
         self.process.wait(timeout=60)
         self.process.stderr.close()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        assert not hangs, f"it didn't end within a minute; its last lines are {self.lines[-3:]}"
         return said
 
     def wait_for(self, count: int) -> None:
@@ -326,6 +329,31 @@ async def test_a_sync_claim_ends_at_ctrl_c_and_holds_nothing(tmp_path: Path, run
         queue = await hub.queue("tasks")
         await queue.enqueue("x")
         assert values([await claim_one(queue)]) == ["x"]
+
+
+ELSEWHERE = """
+import signal, sys, threading, time, brigade
+
+def interrupt():
+    time.sleep(1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+with brigade.connect(sys.argv[1], fsync=False) as hub:
+    queue = hub.queue("tasks")
+    threading.Thread(target=interrupt).start()
+    try:
+        queue.claim(wait=600, visibility=3600)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_a_signal_that_another_thread_gets_interrupts_a_sync_claim(tmp_path: Path, running: list[Running]) -> None:
+    """It wakes no lock that the main thread waits for; nor does one that comes a moment before the wait."""
+    waiter = Running(ELSEWHERE, f"file://{tmp_path}/jobs")
+    running.append(waiter)
+    assert waiter.end() == ""
+    assert waiter.lines == ["interrupted"]
 
 
 SENDER = """

@@ -29,29 +29,39 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
 
 T = TypeVar("T")
+SLICE = 0.5
+"""Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
+is waited for, or in another thread, doesn't wake it."""
 
 
 class _Waiting(Generic[T]):
     """A thread that waits for a coroutine on the hub's loop: what a future does, without its ceremony."""
 
-    __slots__ = ("_task", "_work", "ended")
+    __slots__ = ("_ended", "_task", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
         self._task: asyncio.Task[T] | None = None
-        self.ended = threading.Lock()
-        self.ended.acquire()
+        self._ended = threading.Lock()
+        self._ended.acquire()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._task = loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
     def _end(self, _task: asyncio.Task[T]) -> None:
-        self.ended.release()
+        self._ended.release()
 
     def cancel(self) -> None:
-        if self._task is not None:
+        """On the loop, after `begin` if that was ever asked for."""
+        if self._task is None:
+            self._work.close()
+        else:
             self._task.cancel()
+
+    def wait(self) -> None:
+        while not self._ended.acquire(timeout=SLICE):
+            pass
 
     def result(self) -> T:
         assert self._task is not None
@@ -100,9 +110,9 @@ class Hub:
             )
         loop = self._opened(work)
         waiting = _Waiting(work)
-        loop.call_soon_threadsafe(waiting.begin, loop)
         try:
-            waiting.ended.acquire()
+            loop.call_soon_threadsafe(waiting.begin, loop)
+            waiting.wait()
         except BaseException:
             loop.call_soon_threadsafe(waiting.cancel)
             raise

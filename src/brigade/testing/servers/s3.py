@@ -126,7 +126,7 @@ def _seaweedfs(data: Path) -> Started:
 
 def _moto(_data: Path) -> Started:
     (port,) = free_ports(1)
-    line = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    line = [sys.executable, "-W", "ignore", "-m", "brigade.testing.servers.moto_apart", str(port)]
     return Started(line, {"endpoint": f"http://127.0.0.1:{port}"}, _make_bucket)
 
 
