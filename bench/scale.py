@@ -1,7 +1,6 @@
 """`python -m bench.scale`: a thousand workers and a million messages on one bucket, in virtual time.
 
-Every worker is a hub of its own with the real store in it; only the bucket is simulated: a dict with S3's latencies
-that counts what is asked of it. Time is virtual, so the counts are the same on every machine, however slow.
+Every worker is a hub of its own with the real store in it; only the bucket is simulated, see `brigade.testing.far`.
 """
 
 from __future__ import annotations
@@ -9,32 +8,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
-import selectors
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from unittest import mock
 
 from rich.console import Console
 from rich.progress import Progress
 
-from brigade.blobs import CONFLICT, Create, DeleteIf, Get, List, Op, Swap
-from brigade.blobs.cloud import CloudBlobs
-from brigade.blobs.memory import Bucket, MemoryBlobs
 from brigade.cost import load_prices
-from brigade.hub import AsyncHub
-from brigade.ids import Ids
 from brigade.policy import QueuePolicy
-from brigade.stores.bucket.store import BucketStore
-from brigade.testing.sim.storage import EPOCH
+from brigade.testing.far import FarBucket, play
 
 __all__ = ["Run", "Scale", "simulate"]
-
-READ, WRITE = 0.025, 0.040
-"""Median seconds of a read and of a write; one in a hundred takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,123 +41,41 @@ class Run:
     """What it came to."""
 
     scale: Scale
+    far: FarBucket
     seconds: float = 0.0
     processed: int = 0
-    requests: Counter[str] = field(default_factory=Counter[str])
-    conflicts: int = 0
-    busiest: Counter[str] = field(default_factory=Counter[str])
     late: list[float] = field(default_factory=list[float])
 
     def summary(self) -> dict[str, Any]:
-        total = self.requests.total()
+        far = self.far
+        total = far.requests.total()
         waits = sorted(self.late)
         return {
             **asdict(self.scale),
             "virtual_seconds": round(self.seconds, 1),
             "processed": self.processed,
-            "requests": dict(self.requests),
+            "requests": dict(far.requests),
             "requests_a_message": round(total / self.processed, 4),
             "requests_a_second": round(total / self.seconds),
-            "writes_in_the_busiest_second": self.busiest["write"],
-            "reads_in_the_busiest_second": self.busiest["read"],
-            "conflicts": self.conflicts,
+            "writes_in_the_busiest_second": far.busiest["write"],
+            "reads_in_the_busiest_second": far.busiest["read"],
+            "conflicts": far.conflicts,
             "conflicts_in_a_hundred_writes": round(
-                100 * self.conflicts / max(1, self.requests["create"] + self.requests["swap"]), 2
+                100 * far.conflicts / max(1, far.requests["create"] + far.requests["swap"]), 2
             ),
             "seconds_to_start_median": round(waits[len(waits) // 2], 2),
             "seconds_to_start_p99": round(waits[len(waits) * 99 // 100], 2),
-            "dollars_a_million": round(load_prices().of(self.requests) / self.processed * 1e6, 3),
+            "dollars_a_million": round(load_prices().of(far.requests) / self.processed * 1e6, 3),
         }
 
 
-class _Instant(selectors.SelectSelector):
-    """Doesn't wait: the loop's time jumps to when something is due."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.passed = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout:
-            self.passed += timeout
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock only moves when everybody waits."""
-
-    def __init__(self) -> None:
-        self._instant = _Instant()
-        super().__init__(self._instant)
-
-    def time(self) -> float:
-        return self._instant.passed
-
-
-class _Clock:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def now(self) -> int:
-        return EPOCH + int(self._loop.time() * 1000)
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-
-class _FarBlobs(MemoryBlobs):
-    """A memory bucket that is as far away as S3, and that tells nobody of changes."""
-
-    immediate = False
-    listing_ttl = CloudBlobs.listing_ttl
-    poll_interval = CloudBlobs.poll_interval
-    patience = CloudBlobs.patience
-
-    def __init__(self, bucket: Bucket, run: Run, rng: random.Random, seconds: dict[tuple[str, int], int]) -> None:
-        super().__init__(bucket=bucket)
-        self._run = run
-        self._rng = rng
-        self._seconds = seconds
-
-    def try_now(self, op: Op) -> object:
-        return NotImplemented
-
-    def watch(self, prefix: str, wake: Any) -> None:
-        return None
-
-    async def perform(self, op: Op) -> object:
-        kind = "read" if isinstance(op, Get | List) else "write"
-        took = self._rng.lognormvariate(0, 0.3) * (READ if kind == "read" else WRITE)
-        if self._rng.random() < 0.01:
-            took *= 10
-        await asyncio.sleep(took / 2)
-        run = self._run
-        run.requests[type(op).__name__.lower()] += 1
-        second = (kind, int(asyncio.get_running_loop().time()))
-        self._seconds[second] = count = self._seconds.get(second, 0) + 1
-        run.busiest[kind] = max(run.busiest[kind], count)
-        answer = self._bucket.apply(op)
-        if answer is CONFLICT and isinstance(op, Create | Swap | DeleteIf):
-            run.conflicts += 1
-        await asyncio.sleep(took / 2)
-        return answer
-
-
-async def _hub(run: Run, bucket: Bucket, number: int, seconds: dict[tuple[str, int], int]) -> AsyncHub:
-    clock = _Clock(asyncio.get_running_loop())
-    store = BucketStore(_FarBlobs(bucket, run, random.Random(number), seconds), clock=clock, ids=Ids(number))
-    with mock.patch("brigade.hub.open_store", return_value=store):
-        return await AsyncHub("memory://").open()
-
-
 async def _simulate(scale: Scale, tell: Callable[[int], None]) -> Run:
-    run, seconds = Run(scale), dict[tuple[str, int], int]()
     loop = asyncio.get_running_loop()
-    clock = _Clock(loop)
-    bucket = Bucket(clock)
+    far = FarBucket()
+    run = Run(scale, far)
     policy = QueuePolicy(visibility_timeout=60)
     names = [f"jobs{n}" for n in range(scale.queues)]
-    sender = await _hub(run, bucket, 0, seconds)
+    sender = await far.hub()
     sending = [await sender.queue(name, policy=policy) for name in names]
     batch = min(scale.batch, scale.messages)
 
@@ -186,13 +90,13 @@ async def _simulate(scale: Scale, tell: Callable[[int], None]) -> Run:
         await asyncio.gather(*under_way)
 
     async def work(number: int) -> None:
-        hub = await _hub(run, bucket, number, seconds)
+        hub = await far.hub()
         queue = await hub.queue(names[number % len(names)], create=False)
         while run.processed < scale.messages:
             claimed = await queue.claim(scale.claim, wait=5)
             if not claimed:
                 continue
-            now = clock.now()
+            now = far.clock.now()
             run.late.extend((now - message.enqueued_at_ms) / 1000 for message in claimed[:1])
             await asyncio.sleep(scale.handler * len(claimed))
             await queue.ack_many(claimed)
@@ -209,11 +113,7 @@ async def _simulate(scale: Scale, tell: Callable[[int], None]) -> Run:
 
 def simulate(scale: Scale, tell: Callable[[int], None] = lambda _: None) -> Run:
     """Play it to the last ack. `tell` is called with the number of messages that were just acked."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(_simulate(scale, tell))
-    finally:
-        loop.close()
+    return play(lambda: _simulate(scale, tell))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from brigade.blobs.cloud import CloudBlobs
 from brigade.blobs.cloud_connect import connect_bucket
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import MemoryBlobs
-from brigade.errors import MessageNotFound
+from brigade.errors import MessageNotFound, StoreUnavailable
 from brigade.stores.opening import parse_url
 from brigade.testing.servers.azurite import az_url
 from brigade.testing.servers.fixtures import azurite_server, moto_server, seaweedfs_server
@@ -62,6 +62,18 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 @pytest.fixture
 def blobs(connect: Connect) -> Blobs:
     return connect()
+
+
+async def test_what_is_asked_of_closed_blobs_is_refused_with_a_clear_error(connect: Connect) -> None:
+    """Calls that were under way when a hub was closed end up here. Memory needs nothing that could be gone."""
+    blobs = connect()
+    await blobs.close()
+    if isinstance(blobs, MemoryBlobs):
+        assert await get(blobs, "a") is None
+        return
+    for op in (Get("a"), List("", "", 10), Create("a", b"x")):
+        with pytest.raises(StoreUnavailable, match="hub was closed"):
+            await blobs.perform(op)
 
 
 async def get(blobs: Blobs, key: str) -> Blob | None:

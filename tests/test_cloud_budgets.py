@@ -138,16 +138,13 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_eight_processes_at_most_double_the_requests_a_message(proxy: Proxy, url: str) -> None:
-    """Who meets whom is chance, and a slow machine adds to it: one round of several has to make it."""
+    """Real processes on a real server; `test_crowd.py` counts the same for other shapes of work, far and near."""
     count = 24_000
     with proxy.counting() as alone:
         await work_off(url, count, batch=100, limit=100)
-    totals: list[int] = []
-    while len(totals) < 6 and min(totals, default=count) > 2 * alone.total():
-        with proxy.counting() as together:
-            await eight_processes(s3_url(proxy.endpoint, f"budgets/{uuid.uuid4().hex}"), count)
-        totals.append(together.total())
-    assert min(totals) <= 2 * alone.total(), (totals, alone)
+    with proxy.counting() as together:
+        await eight_processes(s3_url(proxy.endpoint, f"budgets/{uuid.uuid4().hex}"), count)
+    assert together.total() <= 2 * alone.total(), (together, alone)
 
 
 async def eight_processes(url: str, count: int) -> None:

@@ -157,9 +157,8 @@ class AsyncQueue:
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         check_limit(limit, MOST_CLAIMED)
         deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
-        patient = isinstance(self._store, PatientStore)
         while True:
-            left = max(0.0, deadline - self._hub.clock.monotonic()) if patient else 0.0
+            left = max(0.0, deadline - self._hub.clock.monotonic())
             grants, messages = await self._claim(limit, holder, length, left)
             if messages:
                 self.tell_claimed(messages, grants)
@@ -171,7 +170,7 @@ class AsyncQueue:
                 if await self._store.paused(self.name):
                     raise QueuePaused(f"queue {self.name!r} is paused; call resume() to hand messages out again")
                 return []
-            if not patient:
+            if not isinstance(self._store, PatientStore):
                 await self._store.wait(self.name, left)
 
     async def _claim(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
@@ -180,7 +179,7 @@ class AsyncQueue:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            if wait:
+            if wait and isinstance(self._store, PatientStore):
                 claiming.cancel()
             self._hub.background(self._give_back(claiming))
             raise
@@ -190,7 +189,8 @@ class AsyncQueue:
         if wait and isinstance(store, PatientStore):
             grants = await store.claim_within(self.name, limit=limit, owner=owner, visibility=visibility, wait=wait)
         else:
-            grants = await store.claim(self.name, limit=limit, owner=owner, visibility=visibility)
+            patient = wait > 0
+            grants = await store.claim(self.name, limit=limit, owner=owner, visibility=visibility, patient=patient)
         return grants, [self._bound(message) for message in await self._store.load(grants)] if grants else []
 
     async def _give_back(self, claiming: asyncio.Future[tuple[list[Grant], list[Message]]]) -> None:

@@ -18,9 +18,8 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from brigade.blobs import (
@@ -45,6 +44,7 @@ from brigade.blobs.cloud_connect import Bucket, load_obstore
 from brigade.blobs.cloud_errors import NOT_APPLIED, TRY_AGAIN, Cause, Trouble, diagnose, explain
 from brigade.blobs.cloud_http import Answer, date_of, request, trouble_of
 from brigade.blobs.pacing import Pace, pause
+from brigade.blobs.threads import Threads
 from brigade.clock import Clock, SystemClock
 from brigade.errors import BrigadeError, MessageNotFound
 from brigade.ids import Ids
@@ -78,7 +78,7 @@ class CloudBlobs:
         self._bucket = bucket
         self._scheme = bucket.place.scheme
         self._prefix = bucket.prefix
-        self._threads = ThreadPoolExecutor(bucket.concurrency, thread_name_prefix="brigade-cloud")
+        self._threads = Threads(bucket.concurrency, "brigade-cloud")
         self._counts: Counter[str] = Counter()
         self._ids = Ids()
         self._clock: Clock = SystemClock()
@@ -144,10 +144,10 @@ class CloudBlobs:
             if position:
                 options = {"range": {"offset": position}, "if_match": f'"{etag}"'}
             try:
-                found = await self._call(self._bucket.once.get, self._path(key), options=options)
+                found = await self._threads.run(self._bucket.once.get, self._path(key), options=options)
                 etag, size = _bare(found.meta["e_tag"]), found.meta["size"]
                 pieces: Iterator[Any] = iter(found.stream(min_chunk_size=chunk))
-                while (piece := await self._call(_next, pieces)) is not None:
+                while (piece := await self._threads.run(_next, pieces)) is not None:
                     position, attempt = position + len(piece), 0
                     held += piece
                     while len(held) >= chunk:
@@ -173,10 +173,7 @@ class CloudBlobs:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._threads.shutdown)
-
-    async def _call(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **options))
+        await self._threads.close()
 
     def _path(self, key: str) -> str:
         return self._prefix + key
@@ -205,7 +202,7 @@ class CloudBlobs:
         for attempt in itertools.count():
             self._counts[kind] += 1
             try:
-                made = await self._call(self._bucket.once.put, self._path(key), body, mode=mode)
+                made = await self._threads.run(self._bucket.once.put, self._path(key), body, mode=mode)
                 return self._tag(key, made)
             except self._errors as error:
                 trouble = diagnose(error)
@@ -294,7 +291,7 @@ class CloudBlobs:
                 yield chunk
 
         try:
-            await self._call(
+            await self._threads.run(
                 self._bucket.stream.put,
                 self._path(key),
                 chunks(),
@@ -319,7 +316,7 @@ class CloudBlobs:
         for attempt in itertools.count():
             self._counts[kind] += 1
             try:
-                return await self._call(call)
+                return await self._threads.run(call)
             except self._errors as error:
                 trouble = diagnose(error)
                 if trouble.cause is Cause.ABSENT:
@@ -371,7 +368,8 @@ class CloudBlobs:
     async def _ask_delete_if(self, key: str, etag: str) -> Trouble | None:
         name, value = ("x-goog-if-generation-match", etag) if self._scheme == "gs" else ("If-Match", f'"{etag}"')
         try:
-            url: str = await self._call(self._obstore.sign, self._bucket.once, "DELETE", self._path(key), SIGNED_FOR)
+            sign, bucket = self._obstore.sign, self._bucket.once
+            url: str = await self._threads.run(sign, bucket, "DELETE", self._path(key), SIGNED_FOR)
         except self._errors as error:
             return Trouble(Cause.WRONG, 0, "", diagnose(error).said)
         self._counts["deleteif"] += 1
@@ -396,7 +394,7 @@ class CloudBlobs:
             except OSError as error:
                 return error
 
-        return await self._call(ask)
+        return await self._threads.run(ask)
 
     async def _can_delete_if(self) -> bool | None:
         """Whether this store heeds a condition on a delete: seen once, on an object made for it. None: not yet."""

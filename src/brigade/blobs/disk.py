@@ -9,7 +9,6 @@ reading the file.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -19,11 +18,11 @@ import zlib
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
 from brigade.blobs.filelock import FileLock
+from brigade.blobs.threads import Threads
 from brigade.blobs.watch import DirectoryWatch, is_network_filesystem
 from brigade.clock import Clock, wall_ns
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
@@ -62,7 +61,7 @@ class DiskBlobs:
         network = is_network_filesystem(self._root)
         self._local = not network
         self._watch = DirectoryWatch(self._root) if watch and not network else None
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="brigade-disk")
+        self._threads = Threads(THREADS, "brigade-disk")
         self._sweep_temporary()
 
     async def open(self, clock: Clock) -> None:
@@ -89,22 +88,21 @@ class DiskBlobs:
             lock.__exit__()
 
     async def perform(self, op: Op) -> object:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, op)
+        return await self._threads.run(self._perform, op)
 
     async def put_stream(self, key: str, chunks: AsyncIterator[bytes]) -> int:
         self._counts["create"] += 1
-        loop = asyncio.get_running_loop()
         temporary = self._temporary_name()
         size = 0
         with self._explained("write"):
-            file = await loop.run_in_executor(self._threads, lambda: open(temporary, "xb"))  # noqa: SIM115
+            file = await self._threads.run(lambda: open(temporary, "xb"))  # noqa: SIM115
         try:
             async for chunk in chunks:
                 size += len(chunk)
                 with self._explained("write"):
-                    await loop.run_in_executor(self._threads, file.write, chunk)
+                    await self._threads.run(file.write, chunk)
             with self._explained("write"):
-                await loop.run_in_executor(self._threads, self._seal_and_link, file, temporary, key)
+                await self._threads.run(self._seal_and_link, file, temporary, key)
         finally:
             file.close()
             with contextlib.suppress(FileNotFoundError):
@@ -113,13 +111,12 @@ class DiskBlobs:
 
     async def get_stream(self, key: str, *, chunk: int = STREAM_CHUNK) -> AsyncGenerator[bytes]:
         self._counts["get"] += 1
-        loop = asyncio.get_running_loop()
         try:
-            file = await loop.run_in_executor(self._threads, open, self._path(key), "rb")
+            file = await self._threads.run(lambda: open(self._path(key), "rb"))  # noqa: SIM115
         except FileNotFoundError:
             raise MessageNotFound(f"payload {key!r} is gone: its message has ended") from None
         try:
-            while data := await loop.run_in_executor(self._threads, file.read, chunk):
+            while data := await self._threads.run(file.read, chunk):
                 yield data
         finally:
             file.close()
@@ -139,7 +136,7 @@ class DiskBlobs:
     async def close(self) -> None:
         if self._watch is not None:
             await self._watch.close()
-        self._threads.shutdown(wait=True)
+        await self._threads.close()
         for lock in self._locks:
             lock.close()
 

@@ -290,7 +290,7 @@ class _Line:
     async def _claim(self, group: Sequence[Waiter]) -> list[list[Grant]]:
         visibility = group[0].visibility
         if isinstance(self._store, SharingStore):
-            takers = [Taker(waiter.owner, waiter.limit) for waiter in group]
+            takers = [Taker(waiter.owner, waiter.limit, waiter.patient and not waiter.late) for waiter in group]
             return await self._store.claim_for(self.queue, takers, visibility=visibility)
         shares: list[list[Grant]] = []
         for waiter in group:

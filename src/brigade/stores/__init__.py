@@ -187,8 +187,13 @@ class Store(Protocol):
         """Make messages durable; returns when they are."""
         ...
 
-    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
-        """Win leases on up to `limit` messages, without waiting and without reading payloads."""
+    async def claim(
+        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
+    ) -> list[Grant]:
+        """Win leases on up to `limit` messages, without waiting and without reading payloads.
+
+        Who is `patient` waits and comes back: what others most likely hold need not be looked into each time.
+        """
         ...
 
     async def load(self, grants: Sequence[Grant]) -> list[Message]:
@@ -312,6 +317,7 @@ class Taker(msgspec.Struct, frozen=True):
 
     owner: str
     limit: int
+    patient: bool = False
 
 
 def seating(takers: Sequence[Taker]) -> list[int]:

@@ -8,8 +8,8 @@ from brigade.clock import to_ms
 from brigade.model import Ack, Extend, Lease, Message, Nack, Settlement
 from brigade.policy import QueuePolicy
 from brigade.stores import Outgoing
-from brigade.stores.bucket.claim import Loaded
 from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.load import Loaded
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Env
 from brigade.stores.bucket.wire import Entry

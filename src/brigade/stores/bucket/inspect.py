@@ -13,10 +13,10 @@ from brigade.machine import State
 from brigade.model import FailedMessage, MessageInfo, Stats
 from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, LEASED, READY, SUCCEEDED, Book, state_of
-from brigade.stores.bucket.claim import refresh
 from brigade.stores.bucket.history import OUTCOMES, SKEW, Record, ended_since, opened, read_file
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
+from brigade.stores.bucket.listing import refresh
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally

@@ -9,7 +9,7 @@ import msgspec
 from brigade.errors import StaleLease
 from brigade.machine import State
 from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account
-from brigade.stores.bucket.book import LEASED, Book, Rules, state_of
+from brigade.stores.bucket.book import LEASED, READY, Book, Rules, state_of
 from brigade.stores.bucket.history import Record, ended_since
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.moves import complete_moves
@@ -56,7 +56,7 @@ def settle(
 
     `tried` says that they may have been applied before: a lease that ended just so was ended by us.
     """
-    fresh = view.crowded
+    fresh = view.crowded and not _alone(view, name, changes)
     account = yield from open_account(env, view, name, cached=not fresh)
     while True:
         if account is None:
@@ -78,6 +78,17 @@ def settle(
             return answers
         tried = fresh = True
         account = yield from after_loss(env, view, name, outcome)
+
+
+def _alone(view: QueueView, name: SegmentName, changes: Sequence[Change]) -> bool:
+    """Whether all that is left in a segment is held by those who settle now: nobody else has a reason to write."""
+    known = view.ledgers.get(name)
+    if known is None or known.ledger is None or READY in known.ledger.states:
+        return False
+    book, tokens = Book(known.ledger), {change.token for change in changes}
+    return all(
+        book.grants[book.leases[place]].token in tokens for place, state in enumerate(book.states) if state == LEASED
+    )
 
 
 def _apply(

@@ -27,14 +27,16 @@ from brigade.model import (
 from brigade.policy import QueuePolicy
 from brigade.stores import Outgoing, Settled, Taker, seating
 from brigade.stores.bucket import admin, inspect, state
-from brigade.stores.bucket.claim import Loaded, Seats, claim, claim_places, load
+from brigade.stores.bucket.claim import claim, claim_places
 from brigade.stores.bucket.convert import again_with, entry_of, messages_of
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
+from brigade.stores.bucket.load import Loaded, load
 from brigade.stores.bucket.ports import BucketPorts
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settling import BucketSettling
+from brigade.stores.bucket.turn import Seats
 
 __all__ = ["BucketStore"]
 
@@ -66,11 +68,13 @@ class BucketStore(BucketPorts, BucketSettling):
         drafts = await take_in(self.env, self._blobs, held.view, messages)
         return list(await held.enqueues.submit(drafts))
 
-    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+    async def claim(
+        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
+    ) -> list[Grant]:
         """Claims that come while another is under way make the next one together: they would only collide."""
         held = await self._queue(queue, refresh=True)
         claims = held.claims(visibility, self._claim_together)
-        (won,) = await claims.submit([Taker(owner, limit)])
+        (won,) = await claims.submit([Taker(owner, limit, patient)])
         held.tidy_claims(visibility)
         return won
 
@@ -89,11 +93,12 @@ class BucketStore(BucketPorts, BucketSettling):
     async def _claim_for(self, held: HeldQueue, takers: Sequence[Taker], visibility: float) -> list[list[Grant]]:
         seats = Seats([taker.owner for taker in takers], seating(takers))
         shares: list[list[Grant]] = [[] for _ in takers]
-        for grant in await self._claim(held, seats, visibility):
+        patient = all(taker.patient for taker in takers)
+        for grant in await self._claim(held, seats, visibility, patient):
             shares[seats.taker[grant.token]].append(grant)
         return shares
 
-    async def _claim(self, held: HeldQueue, seats: Seats, visibility: float) -> list[Grant]:
+    async def _claim(self, held: HeldQueue, seats: Seats, visibility: float, patient: bool) -> list[Grant]:
         self._sweep_sometimes(held)
         held.woken.clear()
         won = await self.run(
@@ -104,6 +109,7 @@ class BucketStore(BucketPorts, BucketSettling):
                 owner=seats.owners[0],
                 visibility=visibility,
                 listing_ttl=self._blobs.listing_ttl,
+                patient=patient,
                 seats=seats,
             )
         )

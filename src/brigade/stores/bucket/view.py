@@ -23,11 +23,15 @@ CROWDED = 16
 
 @dataclass(slots=True)
 class KnownLedger:
-    """A ledger as last seen. `etag` is None where only its existence is known; `next_at` is when to look again."""
+    """A ledger as last seen. `etag` is None where only its existence is known; `next_at` is when to look again.
+
+    `since` is when others were first seen to be busy with it.
+    """
 
     etag: str | None
     ledger: Ledger | None
     next_at: int
+    since: int = 0
 
     @property
     def busy(self) -> bool:
@@ -200,14 +204,20 @@ class QueueView:
         self.tally = Tally()
         self.stale()
 
-    def start(self, ids: Ids) -> SegmentName | None:
-        """Where to start among others: the candidate before some place near the head, of the head's priority."""
-        places = 0
-        for name in islice(self.candidates, self.crowd + 1):
-            if name.priority != self.candidates[0].priority:
+    def start(self, ids: Ids, now: int, limit: int) -> SegmentName | None:
+        """Where a claim of `limit` starts among others: before some candidate near the head, of the head's priority.
+
+        What is known to have nothing to give doesn't count, nor does what others with such a claim have taken whole.
+        """
+        near: list[int] = []
+        for place, name in enumerate(self.candidates):
+            known = self.ledgers.get(name)
+            if known is not None and known.next_at > now and (not known.busy or name.size <= limit):
+                continue
+            if len(near) > self.crowd or (near and name.priority != self.candidates[near[0]].priority):
                 break
-            places += 1
-        place = ids.below(places) if places > 1 else 0
+            near.append(place)
+        place = near[ids.below(len(near))] if near else 0
         return self.candidates[place - 1] if place else None
 
     def stale(self) -> None:

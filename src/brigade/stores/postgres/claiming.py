@@ -34,7 +34,9 @@ UNREADABLE_FOR = 60.0
 class PostgresClaiming(PostgresSettling):
     """Claim, load and wait."""
 
-    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+    async def claim(
+        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
+    ) -> list[Grant]:
         taken = await self._taken(queue, limit, owner, visibility)
         if taken is None:
             return []

@@ -125,7 +125,9 @@ class RemoteStore:
             size += length
         return batches
 
-    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
+    async def claim(
+        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
+    ) -> list[Grant]:
         return await self.claim_within(queue, limit=limit, owner=owner, visibility=visibility, wait=0)
 
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:

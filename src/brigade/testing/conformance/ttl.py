@@ -109,8 +109,8 @@ async def test_a_ttl_counts_from_when_a_message_is_due(harness: Harness) -> None
 
 async def test_a_delayed_message_of_a_batch_has_its_whole_ttl(harness: Harness) -> None:
     """Whatever it was enqueued together with, and whoever set the ttl."""
-    queue = await harness.queue(QueuePolicy(ttl=0.5))
-    await queue.enqueue_many([NewMessage(payload="now", max_attempts=2), NewMessage(payload="later", delay=0.8)])
+    queue = await harness.queue(QueuePolicy(ttl=2))
+    await queue.enqueue_many([NewMessage(payload="now", max_attempts=2), NewMessage(payload="later", delay=2.2)])
     assert values(await drain(queue, 2)) == ["now", "later"]
     assert await queue.failed() == []
 

@@ -10,9 +10,10 @@ from functools import partial
 from brigade.clock import to_ms
 from brigade.errors import StoreUnavailable
 from brigade.policy import Backoff, Failure, QueuePolicy
-from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.claim import claim
 from brigade.stores.bucket.enqueue import Draft
 from brigade.stores.bucket.keys import SegmentName
+from brigade.stores.bucket.load import load
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import redrive_parked
 from brigade.stores.bucket.settle import Change

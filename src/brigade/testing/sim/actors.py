@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from brigade.blobs import Blob, Create
 from brigade.clock import to_ms
 from brigade.errors import StaleLease, StoreUnavailable
-from brigade.stores.bucket.claim import Loaded, Seats, claim, load
+from brigade.stores.bucket.claim import claim
 from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.keys import SegmentName, lane_name
+from brigade.stores.bucket.load import Loaded, load
 from brigade.stores.bucket.settle import Change, settle
 from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.state import load_state, save_state
 from brigade.stores.bucket.steps import Proto, Sleep, get, write
+from brigade.stores.bucket.turn import Seats
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import Entry
 from brigade.testing.sim import records as r

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from brigade.stores.bucket import admin
-from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.claim import claim
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.load import load
 from brigade.stores.bucket.redrive import redrive_parked
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Parallel, Proto, Sleep

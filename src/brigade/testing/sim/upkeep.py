@@ -7,8 +7,9 @@ from contextlib import suppress
 from brigade.errors import MessageNotFound, StoreUnavailable
 from brigade.stores.bucket import admin, inspect
 from brigade.stores.bucket.accounts import open_account
-from brigade.stores.bucket.claim import claim, load
+from brigade.stores.bucket.claim import claim
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.load import load
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settle import Change

@@ -109,8 +109,11 @@ class RecordingStore:
         self._journal.write("enqueue returned", told, begun=begun)
         return receipts
 
-    async def claim(self, queue: str, *, limit: int, owner: str, visibility: float) -> list[Grant]:
-        return await self._claiming(self._inner.claim)(queue, limit=limit, owner=owner, visibility=visibility)
+    async def claim(
+        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
+    ) -> list[Grant]:
+        how = {"limit": limit, "owner": owner, "visibility": visibility, "patient": patient}
+        return await self._claiming(self._inner.claim)(queue, **how)
 
     def _claiming(self, claim: Callable[..., Awaitable[list[Grant]]]) -> Callable[..., Awaitable[list[Grant]]]:
         """A way to claim, of which the begin is remembered; a store over HTTP has two."""
