@@ -171,6 +171,7 @@ def worker(process: Process, queue: str = JOBS) -> Proto[None]:
                 owner=process.name,
                 visibility=view.policy.visibility_timeout,
                 listing_ttl=1.0,
+                patient=view.patience > 0,
                 seats=Seats([process.name] * takers, [place % takers for place in range(limit)]),
             )
             loaded = yield from load(process.env, view, grants)

@@ -18,6 +18,9 @@ from brigade.testing.sim.storage import SkewedClock, VirtualClock
 
 __all__ = ["Actor", "Process", "World"]
 
+PATIENCE = 2000
+"""Milliseconds for which every other process leaves alone what others have just written, as on S3."""
+
 
 class World:
     """What every process of a run shares: the scenario, the true time and the history that is being made."""
@@ -61,6 +64,7 @@ class Process(Owner):
         found = self._views.get(queue)
         if found is None:
             found = self._views[queue] = QueueView(queue, self.world.scenario.queues[queue])
+            found.patience = sum(self.name.encode()) % 2 * PATIENCE
         return found
 
     def finish(self, queue: str) -> Proto[None]:
