@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
-__all__ = ["GroupCommit"]
+__all__ = ["GroupCommit", "GroupCommits"]
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -72,6 +73,28 @@ class GroupCommit(Generic[T, R]):
                     place += len(items)
         finally:
             self._busy = False
+
+
+class GroupCommits(Generic[K, T, R]):
+    """A group commit for each key, for as long as somebody uses it."""
+
+    def __init__(self, write: Callable[[K, list[T]], Awaitable[Sequence[R]]]) -> None:
+        self._write = write
+        self._commits: dict[K, GroupCommit[T, R]] = {}
+
+    def __len__(self) -> int:
+        return len(self._commits)
+
+    async def submit(self, key: K, items: Sequence[T]) -> Sequence[R]:
+        """The results for these items, which go out with others of the same key."""
+        commit = self._commits.get(key)
+        if commit is None:
+            commit = self._commits[key] = GroupCommit(lambda batch: self._write(key, batch))
+        try:
+            return await commit.submit(items)
+        finally:
+            if commit.idle and self._commits.get(key) is commit:
+                del self._commits[key]
 
 
 def _seen(done: asyncio.Future[Any]) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from brigade.blobs import Blobs
-from brigade.model import Grant, Receipt
-from brigade.stores import Taker
+from brigade.model import Receipt
 from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.settle import Answers, Change, settle
 from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.groupcommit import GroupCommit
+from brigade.stores.groupcommit import GroupCommit, GroupCommits
 
 __all__ = ["HeldQueue"]
 
@@ -25,12 +24,6 @@ class Run(Protocol):
     """Carries out a protocol function."""
 
     async def __call__(self, proto: Proto[Any], /) -> Any: ...
-
-
-class Claim(Protocol):
-    """Claims for several takers."""
-
-    async def __call__(self, held: HeldQueue, takers: Sequence[Taker], visibility: float, /) -> list[list[Grant]]: ...
 
 
 class HeldQueue:
@@ -50,8 +43,7 @@ class HeldQueue:
         self.finish_now = asyncio.Event()
         self.finisher: asyncio.Task[None] | None = None
         self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(self._write_drafts)
-        self._settles: dict[str, GroupCommit[Change, Answers]] = {}
-        self._claims: dict[float, GroupCommit[Taker, list[Grant]]] = {}
+        self.settles: GroupCommits[SegmentName, Change, Answers] = GroupCommits(self._write_changes)
         self.listening = False
         self._stops: list[Callable[[], None]] = []
         self._look_again: asyncio.TimerHandle | None = None
@@ -62,37 +54,8 @@ class HeldQueue:
         self.wake()
         return placed
 
-    def settles(self, name: SegmentName) -> GroupCommit[Change, Answers]:
-        key = str(name)
-        found = self._settles.get(key)
-        if found is None:
-
-            async def write(changes: list[Change]) -> list[Answers]:
-                return await self._run(settle(self._env, self.view, name, changes))
-
-            found = self._settles[key] = GroupCommit(write)
-        return found
-
-    def claims(self, visibility: float, claim: Claim) -> GroupCommit[Taker, list[Grant]]:
-        """Where claims for so many seconds wait for each other."""
-        found = self._claims.get(visibility)
-        if found is None:
-
-            async def write(takers: list[Taker]) -> list[list[Grant]]:
-                return await claim(self, takers, visibility)
-
-            found = self._claims[visibility] = GroupCommit(write)
-        return found
-
-    def tidy_claims(self, visibility: float) -> None:
-        found = self._claims.get(visibility)
-        if found is not None and found.idle:
-            del self._claims[visibility]
-
-    def tidy(self, name: SegmentName) -> None:
-        found = self._settles.get(str(name))
-        if found is not None and found.idle:
-            del self._settles[str(name)]
+    async def _write_changes(self, name: SegmentName, changes: list[Change]) -> list[Answers]:
+        return await self._run(settle(self._env, self.view, name, changes))
 
     def wake(self) -> None:
         self.woken.set()

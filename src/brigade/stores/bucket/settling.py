@@ -133,8 +133,7 @@ class BucketSettling(BucketProcess):
         if tried:
             results = await self.run(settle(self.env, held.view, name, group.changes, tried=True))
         else:
-            results = await held.settles(name).submit(group.changes)
-        held.tidy(name)
+            results = await held.settles.submit(name, group.changes)
         again = bool(name.lane)
         for change, positions, several in zip(group.changes, group.positions, results, strict=True):
             before: Applied | None = None

@@ -9,9 +9,11 @@ import zlib
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from brigade.clock import FOREVER
+from brigade.blobs import Blobs
+from brigade.clock import FOREVER, Clock
 from brigade.crypto.places import binding_of, crc_of
 from brigade.errors import BrigadeError, CannotDecrypt, CorruptObject, QueueNotFound
+from brigade.ids import Ids
 from brigade.model import (
     Ack,
     FailedMessage,
@@ -37,6 +39,7 @@ from brigade.stores.bucket.ports import BucketPorts
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settling import BucketSettling
 from brigade.stores.bucket.turn import Seats
+from brigade.stores.groupcommit import GroupCommits
 
 __all__ = ["BucketStore"]
 
@@ -50,6 +53,10 @@ UNREADABLE_FOR = 60.0
 
 class BucketStore(BucketPorts, BucketSettling):
     """Queues in a bucket. One instance belongs to one event loop."""
+
+    def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
+        super().__init__(blobs, clock=clock, ids=ids)
+        self._claims: GroupCommits[tuple[HeldQueue, float], Taker, list[Grant]] = GroupCommits(self._claim_together)
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)
@@ -73,16 +80,15 @@ class BucketStore(BucketPorts, BucketSettling):
     ) -> list[Grant]:
         """Claims that come while another is under way make the next one together: they would only collide."""
         held = await self._queue(queue, refresh=True)
-        claims = held.claims(visibility, self._claim_together)
-        (won,) = await claims.submit([Taker(owner, limit, patient)])
-        held.tidy_claims(visibility)
+        (won,) = await self._claims.submit((held, visibility), [Taker(owner, limit, patient)])
         return won
 
     async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
         return await self._claim_for(await self._queue(queue, refresh=True), takers, visibility)
 
-    async def _claim_together(self, held: HeldQueue, takers: Sequence[Taker], visibility: float) -> list[list[Grant]]:
+    async def _claim_together(self, key: tuple[HeldQueue, float], takers: Sequence[Taker]) -> list[list[Grant]]:
         """Claim for several, and read each segment that all of them need once."""
+        held, visibility = key
         shares = await self._claim_for(held, takers, visibility)
         first = {grant.segment: grant for share in shares for grant in share}
         if sum(map(len, shares)) > len(first):
