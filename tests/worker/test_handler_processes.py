@@ -40,6 +40,25 @@ def test_a_handler_that_hangs_doesnt_outlive_its_worker(hub: Hub, tmp_path: Path
     assert queue.get(receipt.id).attempts == 0
 
 
+def test_processes_that_are_still_starting_dont_outlive_their_worker(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does a stop wait for them, and it is no trouble worth a word."""
+    module = tmp_path / "slow_there.py"
+    module.write_text("def handler(message):\n    return 'fine'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import slow_there  # pyright: ignore[reportMissingImports]
+
+    module.write_text(f"open({str(tmp_path / 'begun')!r}, 'w').close()\nimport time\ntime.sleep(3600)\n")
+    with (
+        caplog.at_level(logging.WARNING),
+        Worker(hub.queue("tasks", PATIENT), slow_there.handler, executor="process", concurrency=3),
+    ):
+        until((tmp_path / "begun").exists)
+    assert handler_processes(os.getpid()) == []
+    assert "died before it was ready" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "handler,said", [(worker_handlers.die, "SIGKILL"), (worker_handlers.leave, "exit code 9")], ids=["killed", "left"]
 )

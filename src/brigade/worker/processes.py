@@ -59,10 +59,13 @@ class _Child:
         theirs.close()
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
+        self.starting = True
 
     def ready(self) -> bool:
         """Wait until it has imported the handler; False if it died of that."""
-        return self._heard() == "ready"
+        ready = self._heard() == "ready"
+        self.starting = False
+        return ready
 
     def next_number(self) -> int:
         return next(self._numbers)
@@ -188,6 +191,8 @@ class ProcessSlots:
             child = _Child(self._settings, self._reach)
             with self._lock:
                 self._children.add(child)
+                if self._closing.is_set():
+                    child.process.kill()
             if child.ready():
                 with self._lock:
                     self._trouble.over()
@@ -195,6 +200,8 @@ class ProcessSlots:
                 self._changed()
                 return child
             self._bury(child)
+            if self._closing.is_set():
+                break
             with self._lock:
                 delay = self._trouble.strikes(RuntimeError("one died before it was ready; its own output says why"))
             self._closing.wait(delay)
@@ -243,10 +250,13 @@ class ProcessSlots:
         return False
 
     def stop(self) -> None:
+        """What runs or is still starting is killed; who waits for work ends by itself."""
         self._closing.set()
         with self._lock:
-            for child, _ in self._running.values():
-                child.process.kill()
+            busy = {child for child, _ in self._running.values()}
+            for child in self._children:
+                if child in busy or child.starting:
+                    child.process.kill()
         for thread in self._threads:
             thread.join(STOP_WITHIN)
         atexit.unregister(self._at_exit)
