@@ -81,7 +81,7 @@ class Side:
         hub = AsyncHub("memory://")
         if self.url is None:
             blobs = MemoryBlobs(bucket=self._bucket)
-            blobs.listing_ttl = 0.0
+            blobs.listing_ttl = -1.0  # the clock stands still: no listing is ever new enough
             hub._store = BucketStore(blobs, clock=self.clock, ids=Ids(seed))
         else:
             store = open_store(self.url, {})

@@ -82,7 +82,7 @@ class Side:
             blobs = MemoryBlobs(bucket=self._bucket)
         else:
             blobs = DiskBlobs(self._folder, fsync=False, watch=False)
-        blobs.listing_ttl = 0.0
+        blobs.listing_ttl = -1.0  # the clock stands still: no listing is ever new enough
         self._seed += 1
         hub = AsyncHub("memory://")
         hub.owner = f"hub-{self._seed}"

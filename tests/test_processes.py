@@ -82,8 +82,11 @@ class Running:
         self._reader.start()
 
     def _read(self) -> None:
+        """Whole lines: one that a kill cut short says nothing."""
         assert self.process.stdout is not None
-        self.lines.extend(line.rstrip("\n") for line in iter(self.process.stdout.readline, ""))
+        for line in iter(self.process.stdout.readline, ""):
+            if line.endswith("\n"):
+                self.lines.append(line.rstrip("\n"))
 
     def end(self, how: signal.Signals | None = None) -> str:
         """Wait for the end, after sending a signal if one is given; returns what it wrote to stderr."""

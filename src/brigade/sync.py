@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
 
 T = TypeVar("T")
+LOOK_AGAIN = 0.02
 SLICE = 0.5
 """Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
 is waited for, or in another thread, doesn't wake it."""
@@ -183,9 +184,13 @@ class Hub:
                 self._stop_loop()
 
     async def _settle_down(self) -> None:
-        """Let calls that were interrupted come to their end, close the hub, then end what is left."""
+        """Let calls that were interrupted come to their end, close the hub, then end what is left.
+
+        A task whose own time limit has just run out looks interrupted, for a moment: so look again.
+        """
         here = asyncio.current_task()
-        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.cancelling()), return_exceptions=True)
+        while ending := [task for task in asyncio.all_tasks() if task.cancelling() and task is not here]:
+            await asyncio.wait(ending, timeout=LOOK_AGAIN)
         try:
             await self._async.close()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -142,6 +143,32 @@ def test_interrupting_stop_leaves_no_slot_behind(memory: Hub, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         worker.stop()
     until(lambda: slots() == 0)
+
+
+def test_a_hub_closes_while_a_time_limit_of_somebody_runs_out() -> None:
+    """Who waits with a time limit looks cancelled for a moment when it is over: a close is not to wait for them."""
+    hub = brigade.connect("memory://")
+    closing: list[asyncio.Task[None]] = []
+
+    async def wait_on() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
+                await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    limits: list[asyncio.Timeout] = []
+    hub.submit(wait_on())
+    until(lambda: limits)
+
+    def go() -> None:
+        loop = asyncio.get_running_loop()
+        limits[0].reschedule(loop.time())
+        closing.append(loop.create_task(hub._settle_down()))
+
+    hub.soon(go)
+    until(lambda: closing and closing[0].done())
+    hub._stop_loop()
 
 
 def test_a_slot_that_was_woken_alone_gets_help_when_handlers_turn_slow(
