@@ -23,6 +23,7 @@ from brigade.blobs.cloud import CloudBlobs
 from brigade.blobs.cloud_connect import connect_bucket
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import MemoryBlobs
+from brigade.blobs.sqlite import SqliteBlobs
 from brigade.errors import MessageNotFound, StoreUnavailable
 from brigade.stores.opening import parse_url
 from brigade.testing.servers.azurite import az_url
@@ -37,7 +38,7 @@ Connect = Callable[[], Blobs]
 SERVERS: dict[str, Callable[[str, str], str]] = {"seaweedfs": s3_url, "moto": s3_url, "azurite": az_url}
 
 
-@pytest.fixture(params=["memory", "disk", "disk with fsync", *SERVERS])
+@pytest.fixture(params=["memory", "disk", "disk with fsync", "sqlite", "sqlite with fsync", *SERVERS])
 async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Connect]:
     """Connections to one store, each as another process would have it."""
     name = uuid.uuid4().hex
@@ -50,6 +51,8 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             made.append(CloudBlobs(connect_bucket(*parse_url(url, {}))))
         elif kind == "memory":
             made.append(MemoryBlobs(name))
+        elif kind.startswith("sqlite"):
+            made.append(SqliteBlobs(str(tmp_path / "store.db"), fsync="fsync" in kind))
         else:
             made.append(DiskBlobs(str(tmp_path / "store"), fsync="fsync" in kind))
         return made[-1]
@@ -368,13 +371,19 @@ def without_files_as_folders(names: set[str]) -> list[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=KEYS, prefix=PREFIX, after=st.text("a-./0_~qb", max_size=6), limit=st.integers(1, 5))
-def test_disk_lists_as_a_sorted_list_would(
-    tmp_path_factory: pytest.TempPathFactory, names: set[str], prefix: str, after: str, limit: int
+@pytest.mark.parametrize("kind", [DiskBlobs, SqliteBlobs])
+def test_a_disk_lists_as_a_sorted_list_would(
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: type[DiskBlobs | SqliteBlobs],
+    names: set[str],
+    prefix: str,
+    after: str,
+    limit: int,
 ) -> None:
     stored = without_files_as_folders(names)
 
     async def run() -> None:
-        blobs = DiskBlobs(str(tmp_path_factory.mktemp("listing")), fsync=False, watch=False)
+        blobs = kind(str(tmp_path_factory.mktemp("listing") / "store"), fsync=False, watch=False)
         for key in stored:
             await write(blobs, Create(key, b"x"))
         expected = [key for key in stored if key.startswith("q/" + prefix) and key > after]

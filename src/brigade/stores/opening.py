@@ -82,6 +82,7 @@ _REMOTE: dict[str, Callable[[str, object], Any]] = dict.fromkeys(("token", "toke
 KINDS: dict[str, Kind] = {
     "memory": Kind("brigade.stores.bucket.opening:open_memory", {**_ENCRYPTION}),
     "file": Kind("brigade.stores.bucket.opening:open_file", {"fsync": switch, "watch": switch, **_ENCRYPTION}),
+    "sqlite": Kind("brigade.stores.bucket.opening:open_sqlite", {"fsync": switch, "watch": switch, **_ENCRYPTION}),
     **{
         scheme: Kind("brigade.stores.bucket.opening:open_cloud", {**options, **_ENCRYPTION})
         for scheme, options in OPTIONS.items()

@@ -7,7 +7,7 @@ from typing import Any
 from brigade.errors import ConfigError
 from brigade.stores.bucket.store import BucketStore
 
-__all__ = ["open_cloud", "open_file", "open_memory"]
+__all__ = ["open_cloud", "open_file", "open_memory", "open_sqlite"]
 
 
 def open_memory(_scheme: str, place: str, _options: dict[str, Any]) -> BucketStore:
@@ -22,6 +22,14 @@ def open_file(_scheme: str, place: str, options: dict[str, Any]) -> BucketStore:
     if not place:
         raise ConfigError("file:// needs a directory: write file://./jobs or file:///var/lib/jobs")
     return BucketStore(DiskBlobs(place, **options))
+
+
+def open_sqlite(_scheme: str, place: str, options: dict[str, Any]) -> BucketStore:
+    from brigade.blobs.sqlite import SqliteBlobs
+
+    if not place:
+        raise ConfigError("sqlite:// needs a file: write sqlite://./jobs.db or sqlite:///var/lib/jobs.db")
+    return BucketStore(SqliteBlobs(place, **options))
 
 
 def open_cloud(scheme: str, place: str, options: dict[str, Any]) -> BucketStore:

@@ -1,0 +1,300 @@
+"""Blobs in one SQLite database, shared by any number of processes of one machine.
+
+Every write takes a number that is greater than all before: the time in nanoseconds, or one more than the greatest.
+It is the row's primary key and the object's etag, so what was written since a moment is a range of rows. Writes go
+through `Writer`, which lets those that come together share a transaction; reads have a connection of their own and
+are never in a writer's way. Streams are kept as rows of chunks, and become an object when they have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
+from brigade.blobs.sqlite_file import connect, explained, is_busy, patiently
+from brigade.blobs.sqlite_watch import LogWatch
+from brigade.blobs.sqlite_writer import CLOSED, Piece, Seal, Swept, Writer, etag_of
+from brigade.blobs.threads import Threads
+from brigade.clock import Clock
+from brigade.errors import MessageNotFound, StoreUnavailable
+
+__all__ = ["SqliteBlobs"]
+
+T = TypeVar("T")
+THREADS = 2
+SMALL = 256 * 1024
+FEW = 100
+CHUNK = 1024 * 1024
+NEWS = 1000
+_LAST = chr(0x10FFFF)
+
+
+class SqliteBlobs:
+    """A database file as a bucket."""
+
+    listing_ttl = 0.1
+    poll_interval = 6.0
+    patience = 0.0
+
+    def __init__(self, path: str, *, fsync: bool = True, watch: bool = True) -> None:
+        self._path = os.path.abspath(path)
+        self._fsync = fsync
+        self.immediate = not fsync
+        self.prompt = True
+        self._counts: Counter[str] = Counter()
+        self._writer = Writer(self._path, fsync=fsync)
+        self._reading = threading.Lock()
+        self._reader: sqlite3.Connection | None = None
+        self._closed = False
+        self._loop_thread: int | None = None
+        self._watch = LogWatch(self._path, self._since) if watch else None
+        self._threads = Threads(THREADS, "brigade-sqlite-read")
+        _open.add(self)
+
+    async def open(self, clock: Clock) -> None:
+        """The database is there since this object was made; this machine's clock is the store's."""
+        self._loop_thread = threading.get_ident()
+
+    def try_now(self, op: Op) -> object:
+        """Reads, which touch the page cache alone, and writes where nobody minds how long the disk takes.
+
+        That is without fsync, or outside the loop's thread. What would have to wait for somebody is left undone.
+        """
+        if self._closed:
+            return NotImplemented
+        if isinstance(op, Get | List):
+            answer = self._try_reading(op)
+        elif self._is_quick(op):
+            answer = self._writer.try_now(op)
+        else:
+            return NotImplemented
+        if answer is not NotImplemented:
+            self._count(op)
+        return answer
+
+    async def perform(self, op: Op) -> object:
+        if self._closed:
+            raise StoreUnavailable(CLOSED)
+        self._count(op)
+        if isinstance(op, Get | List):
+            return await self._threads.run(self._read, self._answer, op)
+        return await self._writer.submit(op)
+
+    async def put_stream(self, key: str, chunks: AsyncIterator[bytes]) -> int:
+        self._counts["create"] += 1
+        gathered, size, place, stream = bytearray(), 0, 0, 0
+        try:
+            async for chunk in chunks:
+                size += len(chunk)
+                gathered += chunk
+                while len(gathered) > CHUNK:
+                    answer: Any = await self._writer.submit(Piece(stream, place, bytes(gathered[:CHUNK])))
+                    stream, place = answer, place + 1
+                    del gathered[:CHUNK]
+            if stream:
+                await self._writer.submit(Piece(stream, place, bytes(gathered)))
+                await self._writer.submit(Seal(stream, key, size))
+            else:
+                await self._writer.submit(Create(key, bytes(gathered)))
+        except BaseException:
+            if stream:
+                with contextlib.suppress(Exception):
+                    await asyncio.shield(self._writer.submit(Swept(stream)))
+            raise
+        return size
+
+    async def get_stream(self, key: str, *, chunk: int = CHUNK) -> AsyncGenerator[bytes]:
+        self._counts["get"] += 1
+        gone = f"payload {key!r} is gone: its message has ended"
+        found = await self._threads.run(self._read, self._row, key)
+        if found is None:
+            raise MessageNotFound(gone)
+        _, size, stream, body = found
+        gathered, place, read = bytearray(body or b""), 0, len(body or b"")
+        while read < size or gathered:
+            while len(gathered) < chunk and read < size:
+                part = await self._threads.run(self._read, self._chunk, stream, place)
+                if part is None:
+                    raise MessageNotFound(gone)
+                gathered += part
+                read, place = read + len(part), place + 1
+            yield bytes(gathered[:chunk])
+            del gathered[:chunk]
+
+    def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None] | None:
+        return None if self._watch is None else self._watch.subscribe(prefix, wake)
+
+    def requests(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._threads.close()
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._writer.stop()
+        self._disconnect()
+        _open.discard(self)
+
+    def _count(self, op: Op) -> None:
+        self._counts[type(op).__name__.lower()] += 1
+
+    def _is_quick(self, op: Create | Swap | Delete | DeleteIf | Copy) -> bool:
+        if self._fsync and self._loop_thread in (None, threading.get_ident()):
+            return False
+        match op:
+            case Create(_, body) | Swap(_, body, _):
+                return len(body) <= SMALL
+            case Delete(keys):
+                return len(keys) <= FEW
+            case DeleteIf():
+                return True
+            case Copy():
+                return False
+
+    def _try_reading(self, op: Get | List) -> object:
+        if not self._reading.acquire(blocking=False):
+            return NotImplemented
+        try:
+            return self._answer(self._connected(), op, whole=False)
+        except sqlite3.Error as error:
+            if is_busy(error):
+                return NotImplemented
+            raise explained(self._path, "read", error) from error
+        finally:
+            self._reading.release()
+
+    def _read(self, look: Callable[..., T], *args: Any) -> T:
+        """What `look` finds, however long others are in the way."""
+
+        def locked() -> T:
+            with self._reading:
+                return look(self._connected(), *args)
+
+        try:
+            return patiently(self._path, locked)
+        except sqlite3.Error as error:
+            raise explained(self._path, "read", error) from error
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._reader is None:
+            if self._closed:
+                raise StoreUnavailable(CLOSED)
+            self._reader = connect(self._path, fsync=self._fsync)
+        return self._reader
+
+    def _answer(self, connection: sqlite3.Connection, op: Get | List, *, whole: bool = True) -> object:
+        """An object or a page. Without `whole` an object of many chunks is NotImplemented."""
+        if isinstance(op, List):
+            return self._page(connection, op)
+        while True:
+            found = self._row(connection, op.key)
+            if found is None:
+                return None
+            id, size, stream, body = found
+            if stream is not None:
+                if not whole:
+                    return NotImplemented
+                rows = connection.execute("SELECT body FROM chunks WHERE stream = ? ORDER BY place", (stream,))
+                body = b"".join(part for (part,) in rows.fetchall())
+            if len(body) == size:
+                return Blob(body, etag_of(id), id // 1_000_000)
+
+    def _row(self, connection: sqlite3.Connection, key: str) -> Any:
+        rows = connection.execute("SELECT id, size, stream, body FROM objects WHERE key = ?", (key,)).fetchall()
+        return rows[0] if rows else None
+
+    def _chunk(self, connection: sqlite3.Connection, stream: int, place: int) -> bytes | None:
+        found = connection.execute("SELECT body FROM chunks WHERE stream = ? AND place = ?", (stream, place))
+        rows = found.fetchall()
+        return rows[0][0] if rows else None
+
+    def _page(self, connection: sqlite3.Connection, op: List) -> Page:
+        start = f"{op.after}\0" if op.after >= op.prefix else op.prefix
+        rows = connection.execute(
+            "SELECT key, id, size FROM objects WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
+            (start, _behind(op.prefix), op.limit + 1),
+        ).fetchall()
+        items = [Item(key, etag_of(id), size, id // 1_000_000) for key, id, size in rows[: op.limit]]
+        return Page(items, len(rows) > op.limit)
+
+    def _since(self, id: int) -> list[tuple[int, str]]:
+        """Ids and keys of what was written after the one with that id; so many at a time."""
+
+        def look(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+            return connection.execute(
+                "SELECT id, key FROM objects WHERE id > ? ORDER BY id LIMIT ?", (id, NEWS)
+            ).fetchall()
+
+        return self._read(look)
+
+    def _disconnect(self) -> None:
+        with self._reading:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def hold(self) -> None:
+        """Keep every other thread out, so that this one may fork."""
+        for lock in (self._writer.tending, self._writer.lock, self._reading):
+            lock.acquire()
+
+    def release(self) -> None:
+        for lock in (self._writer.tending, self._writer.lock, self._reading):
+            lock.release()
+
+    def forked(self) -> None:
+        """In a child process: close what was the parent's, before anything is opened that would share its locks."""
+        self._disconnect()
+        self._writer.forked()
+        if self._watch is not None:
+            self._watch.forked()
+        self._threads = Threads(THREADS, "brigade-sqlite-read")
+        self._loop_thread = None
+
+
+def _behind(prefix: str) -> str | bytes:
+    """The first text after all that start with the prefix, or bytes, which SQLite sorts after every text."""
+    prefix = prefix.rstrip(_LAST)
+    if not prefix:
+        return b""
+    following = ord(prefix[-1]) + 1
+    return prefix[:-1] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+
+
+_open: WeakSet[SqliteBlobs] = WeakSet()
+_held: list[SqliteBlobs] = []
+
+
+def _before_fork() -> None:
+    """A child must not inherit a transaction, nor SQLite's idea of who holds which lock: nobody is inside."""
+    _held[:] = sorted(_open, key=id)
+    for blobs in _held:
+        blobs.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for blobs in _held:
+        blobs.release()
+    _held.clear()
+
+
+def _after_fork_in_child() -> None:
+    for blobs in _held:
+        blobs.release()
+        blobs.forked()
+    _held.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,221 @@
+"""The database file behind sqlite://: its format, how it is opened, and what SQLite's errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from brigade.blobs.watch import is_network_filesystem
+from brigade.clock import SystemClock
+from brigade.errors import BrigadeError, ConfigError, PermissionDenied, StoreUnavailable
+
+__all__ = ["PAGE", "connect", "explained", "is_busy", "outcome_unknown", "patiently", "prepare"]
+
+T = TypeVar("T")
+APPLICATION = 0x42524944
+FORMAT = 1
+PAGE = 4096
+PATIENCE = 30.0
+"""Seconds that a call waits for other processes' transactions."""
+LONGEST_PAUSE = 0.005
+WAL_LIMIT = 32 * 1024 * 1024
+_SCHEMA = """
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    stream INTEGER,
+    body BLOB
+);
+CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
+CREATE TABLE chunks (stream INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (stream, place));
+CREATE TABLE leftovers (stream INTEGER PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE clock (latest INTEGER NOT NULL);
+INSERT INTO clock VALUES (0);
+CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
+    INSERT OR IGNORE INTO leftovers
+        SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
+END;
+CREATE TRIGGER replaced AFTER UPDATE OF stream ON objects WHEN old.stream IS NOT NULL BEGIN
+    INSERT OR IGNORE INTO leftovers
+        SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
+END;
+"""
+
+
+def prepare(path: str, *, fsync: bool) -> sqlite3.Connection:
+    """A connection that writes, to a database that is there and has our format; made where there is none."""
+    if os.path.isdir(path):
+        raise ConfigError(f"{path!r} is a directory; sqlite:// needs a file: write sqlite://{path}/jobs.db")
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except PermissionError as error:
+        raise PermissionDenied(f"cannot make {folder!r}: {error.strerror}; check its owner and mode") from error
+    except OSError as error:
+        raise StoreUnavailable(f"cannot make {folder!r}: {error}; check the disk") from error
+    if is_network_filesystem(folder):
+        raise ConfigError(
+            f"{path!r} is on a network file system, where SQLite cannot share a database; use file:// there, or a "
+            "local disk"
+        )
+    try:
+        return patiently(path, lambda: _opened(path, fsync))
+    except sqlite3.Error as error:
+        raise explained(path, "open", error) from error
+
+
+def connect(path: str, *, fsync: bool) -> sqlite3.Connection:
+    """Another connection to a database that is prepared. It waits for nobody: who has to wait asks again."""
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    for pragma in (
+        f"synchronous = {'FULL' if fsync else 'NORMAL'}",
+        "wal_autocheckpoint = 0",
+        f"journal_size_limit = {WAL_LIMIT}",
+        "secure_delete = OFF",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def _opened(path: str, fsync: bool) -> sqlite3.Connection:
+    connection = connect(path, fsync=fsync)
+    try:
+        if not _is_ours(connection, path):
+            _format(connection, path)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether our tables are there; False in an empty file. Anything else is a ConfigError, and left as it was."""
+    try:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname == "SQLITE_NOTADB":
+            raise ConfigError(f"{path!r} is not a SQLite database; name another file, or move this one away") from error
+        raise
+    if (application, version, tables) == (0, 0, 0):
+        return False
+    if application != APPLICATION:
+        raise ConfigError(f"{path!r} is a database of another program; name another file, which Brigade will make")
+    if version > FORMAT:
+        raise ConfigError(
+            f"{path!r} has format {version}, and this version of Brigade knows {FORMAT}; install a newer one"
+        )
+    return True
+
+
+def _format(connection: sqlite3.Connection, path: str) -> None:
+    connection.execute(f"PRAGMA page_size = {PAGE}")
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    if mode != "wal":
+        raise ConfigError(
+            f"SQLite cannot keep a write-ahead log beside {path!r} (it offers {mode!r}), so processes could not share "
+            "it; use another disk, or file://"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _is_ours(connection, path):
+            for statement in (
+                *_statements(),
+                f"PRAGMA application_id = {APPLICATION}",
+                f"PRAGMA user_version = {FORMAT}",
+            ):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements() -> list[str]:
+    """The schema's statements one by one: `executescript` would end the transaction."""
+    found: list[str] = []
+    text = ""
+    for line in _SCHEMA.splitlines():
+        text += f"{line}\n"
+        if sqlite3.complete_statement(text):
+            found.append(text.strip())
+            text = ""
+    return found
+
+
+def patiently(path: str, call: Callable[[], T]) -> T:
+    """What the call returns, tried again while other processes hold the database."""
+    clock, never = SystemClock(), threading.Event()
+    start, pause = clock.monotonic(), 0.0002
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if clock.monotonic() - start > PATIENCE:
+                raise StoreUnavailable(
+                    f"{path!r} was held by another process for {PATIENCE:.0f} seconds; find who keeps a transaction "
+                    "open in it, and try again"
+                ) from error
+        never.wait(pause)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process is in the way, so that trying again may help."""
+    return _name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def outcome_unknown(error: sqlite3.Error) -> bool:
+    """Whether a commit that failed like this may be found applied after a crash: it was written, and not synced."""
+    return _name(error).startswith("SQLITE_IOERR") and _name(error) != "SQLITE_IOERR_WRITE"
+
+
+def explained(path: str, what: str, error: Exception) -> BrigadeError:
+    """The error in our words, with what to do."""
+    if isinstance(error, BrigadeError):
+        return error
+    name = _name(error)
+    if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
+        return StoreUnavailable(f"no space left on the disk of {path!r}; nothing was written, free some and try again")
+    if name.startswith("SQLITE_READONLY"):
+        return PermissionDenied(
+            f"cannot {what} in {path!r}: {error}; check the owner and mode of the file and of its directory, and that "
+            "it is mounted writable"
+        )
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        if not os.access(
+            os.path.dirname(path), os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+        ):
+            return PermissionDenied(
+                f"cannot {what} in {path!r}: SQLite keeps files beside it; check the owner and mode of its directory"
+            )
+        return StoreUnavailable(f"cannot {what} in {path!r}: {error}; check the file and its directory")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreUnavailable(
+            f"{path!r} is damaged ({error}); stop what uses it, then restore it from a backup or save what can be read "
+            "with sqlite3's .recover"
+        )
+    return StoreUnavailable(f"cannot {what} in {path!r}: {error}; check the disk")
+
+
+def _name(error: Exception) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
+def _is_full(path: str) -> bool:
+    try:
+        disk = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < 64 * 1024

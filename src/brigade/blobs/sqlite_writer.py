@@ -1,0 +1,443 @@
+"""The side of sqlite:// that writes: operations that come together share a transaction, and so its fsync.
+
+One thread takes what is waiting, carries it out between `BEGIN IMMEDIATE` and `COMMIT`, and then answers. The same
+thread tends the database: it copies the write-ahead log into the file, sweeps the chunks of streams that nobody
+refers to, and gives free pages back to the disk, a slice at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Swap
+from brigade.blobs.sqlite_file import PAGE, connect, explained, is_busy, outcome_unknown, patiently, prepare
+from brigade.clock import wall_ns
+from brigade.errors import BrigadeError, StoreUnavailable
+
+__all__ = ["CLOSED", "Piece", "Seal", "Swept", "Write", "Writer", "etag_of"]
+
+CLOSED = "the hub was closed while this call was under way; open another one to go on"
+CHECKPOINT_AFTER = 4 * 1024 * 1024
+"""Bytes written since the last checkpoint that make the next one due."""
+LONG_LOG = 16 * 1024 * 1024
+"""From this size on the log is begun anew, with writers kept out for a moment."""
+FREE_PAGES = 1024
+"""So much room is kept for what comes next; more goes back to the disk once half of the file is free."""
+VACUUM_PAGES = 512
+SWEEP_CHUNKS = 8
+LEFTOVER_AGE = 3600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Write a chunk of a stream; `stream` is 0 for the first. The answer is the stream's number."""
+
+    stream: int
+    place: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Make a stream an object, all at once. False where the key was taken."""
+
+    stream: int
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Give a stream up: its chunks may go."""
+
+    stream: int
+
+
+Write = Create | Swap | Delete | DeleteIf | Copy | Piece | Seal | Swept
+Waiting = tuple[Write, asyncio.AbstractEventLoop, "asyncio.Future[object]"]
+
+
+class Writer:
+    """The connection that writes, and the thread that shares its transactions out."""
+
+    def __init__(self, path: str, *, fsync: bool) -> None:
+        self._path = path
+        self._fsync = fsync
+        self._latest = 0
+        self._written = 0
+        self.commits = 0
+        self.lock = threading.Lock()
+        self.tending = threading.Lock()
+        self._starting = threading.Lock()
+        self._waiting: SimpleQueue[Waiting | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._keeper: sqlite3.Connection | None = None
+        connection = prepare(path, fsync=fsync)
+        self._connection: sqlite3.Connection | None = connection
+        self._untidy = _is_untidy(connection)
+        self._file = _identity(path)
+
+    async def submit(self, op: Write) -> object:
+        """The operation's answer, once its transaction is durable."""
+        if self._stop.is_set():
+            raise StoreUnavailable(CLOSED)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        self._waiting.put((op, loop, future))
+        if self._thread is None:
+            self._start()
+        return await future
+
+    def try_now(self, op: Write) -> object:
+        """The answer at once, or NotImplemented where somebody else is writing."""
+        if not self.lock.acquire(blocking=False):
+            return NotImplemented
+        try:
+            if self._stop.is_set():
+                return NotImplemented
+            (answer,) = self._transaction([op])
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                return NotImplemented
+            raise explained(self._path, "write", error) from error
+        finally:
+            self.lock.release()
+        if self._due():
+            self._tend_soon()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _tend_soon(self) -> None:
+        self._waiting.put(None)
+        if self._thread is None:
+            self._start()
+
+    def stop(self) -> None:
+        """Answer what is waiting, and end. Called from a thread that may block."""
+        self._stop.set()
+        self._waiting.put(None)
+        with self._starting:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        self._refuse()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        with self.lock:
+            connection, self._connection = self._connection, None
+        for one in (connection, self._keeper):
+            if one is not None:
+                one.close()
+        self._keeper = None
+
+    def forked(self) -> None:
+        """In a child process: let go of what is the parent's. The thread is started anew when it is needed."""
+        self.disconnect()
+        self._thread = None
+        self._waiting = SimpleQueue()
+        self._starting = threading.Lock()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="brigade-sqlite", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._waiting.get(), *self._more()]
+            found = [one for one in batch if one is not None]
+            if found:
+                _answer(found, self._together([op for op, _, _ in found]))
+            while not self._stop.is_set() and self._due():
+                with contextlib.suppress(sqlite3.Error, BrigadeError):
+                    self._tend()
+                if not self._waiting.empty():
+                    break
+            if self._stop.is_set():
+                return
+
+    def _more(self) -> list[Waiting | None]:
+        found: list[Waiting | None] = []
+        with contextlib.suppress(Empty):
+            while True:
+                found.append(self._waiting.get_nowait())
+        return found
+
+    def _refuse(self) -> None:
+        left = [one for one in self._more() if one is not None]
+        _answer(left, [StoreUnavailable(CLOSED)] * len(left))
+
+    def _together(self, ops: Sequence[Write]) -> Sequence[object]:
+        """Each operation's answer, or the error it ends with."""
+        try:
+            return patiently(self._path, lambda: self._locked(ops))
+        except (sqlite3.Error, BrigadeError) as error:
+            if len(ops) > 1 and isinstance(error, sqlite3.Error):
+                return [self._together([op])[0] for op in ops]
+            return [explained(self._path, "write", error) for _ in ops]
+
+    def _locked(self, ops: Sequence[Write]) -> Sequence[object]:
+        with self.lock:
+            return self._transaction(ops)
+
+    def _transaction(self, ops: Sequence[Write]) -> Sequence[object]:
+        """All of them in one transaction. Raises where that as a whole came to nothing."""
+        connection = self._connected()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._check_file()
+            ((latest,),) = connection.execute("SELECT max(id) FROM objects").fetchall()
+            self._latest = max(self._latest, latest or 0)
+            answers = [self._guarded(connection, op) for op in ops]
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                if not outcome_unknown(error):
+                    raise
+                failed = explained(self._path, "write", error)
+                return [UNKNOWN if isinstance(op, Create | Swap | DeleteIf) else failed for op in ops]
+        finally:
+            _roll_back(connection)
+        self.commits += 1
+        return answers
+
+    def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
+        """An operation that fails alone is undone alone: each is one statement, or raises before it writes."""
+        try:
+            return self._apply(connection, op)
+        except Exception as error:
+            if not connection.in_transaction:
+                raise
+            return explained(self._path, "write", error) if isinstance(error, sqlite3.Error) else error
+
+    def _apply(self, connection: sqlite3.Connection, op: Write) -> object:
+        match op:
+            case Create(key, body):
+                self._written += len(body) + 2 * PAGE
+                new = self._new_id(connection)
+                done = connection.execute(
+                    "INSERT INTO objects VALUES (?, ?, ?, NULL, ?) ON CONFLICT (key) DO NOTHING",
+                    (new, key, len(body), body),
+                )
+                return etag_of(new) if done.rowcount else CONFLICT
+            case Swap(key, body, etag):
+                self._written += len(body) + 2 * PAGE
+                new = self._new_id(connection)
+                done = connection.execute(
+                    "UPDATE objects SET id = ?, size = ?, stream = NULL, body = ? WHERE key = ? AND id = ?",
+                    (new, len(body), body, key, _id_of(etag)),
+                )
+                return etag_of(new) if done.rowcount else CONFLICT
+            case Delete(keys):
+                self._written += len(keys) * PAGE
+                connection.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
+                self._untidy = _is_untidy(connection)
+                return None
+            case DeleteIf(key, etag):
+                self._written += PAGE
+                done = connection.execute("DELETE FROM objects WHERE key = ? AND id = ?", (key, _id_of(etag)))
+                return etag if done.rowcount else CONFLICT
+            case Copy(source, target):
+                return self._copy(connection, source, target)
+            case Piece():
+                return self._add_piece(connection, op)
+            case Seal():
+                return self._seal(connection, op)
+            case Swept(stream):
+                self._untidy = True
+                return connection.execute("UPDATE leftovers SET since = 0 WHERE stream = ?", (stream,)).rowcount
+
+    def _copy(self, connection: sqlite3.Connection, source: str, target: str) -> bool:
+        found = connection.execute("SELECT size FROM objects WHERE key = ?", (source,)).fetchall()
+        if not found:
+            return False
+        self._written += found[0][0] + 2 * PAGE
+        connection.execute(
+            "INSERT INTO objects SELECT ?, ?, size, stream, body FROM objects WHERE key = ? "
+            "ON CONFLICT (key) DO NOTHING",
+            (self._new_id(connection), target, source),
+        )
+        return True
+
+    def _add_piece(self, connection: sqlite3.Connection, op: Piece) -> int:
+        """Until it is sealed a stream is a leftover that somebody still adds to."""
+        self._written += len(op.body) + 2 * PAGE
+        stream, now = op.stream, wall_ns()
+        if stream:
+            done = connection.execute("UPDATE leftovers SET since = ? WHERE stream = ?", (now, stream))
+            self._still_ours(done.rowcount)
+        else:
+            stream = self._new_id(connection)
+            connection.execute("INSERT INTO leftovers VALUES (?, ?)", (stream, now))
+        connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (stream, op.place, op.body))
+        return stream
+
+    def _seal(self, connection: sqlite3.Connection, op: Seal) -> bool:
+        self._still_ours(connection.execute("SELECT 1 FROM leftovers WHERE stream = ?", (op.stream,)).fetchall())
+        done = connection.execute(
+            "INSERT INTO objects VALUES (?, ?, ?, ?, NULL) ON CONFLICT (key) DO NOTHING",
+            (self._new_id(connection), op.key, op.size, op.stream),
+        )
+        if done.rowcount:
+            connection.execute("DELETE FROM leftovers WHERE stream = ?", (op.stream,))
+        else:
+            self._apply(connection, Swept(op.stream))
+        return bool(done.rowcount)
+
+    def _still_ours(self, found: object) -> None:
+        if not found:
+            raise StoreUnavailable(
+                f"a stream into {self._path!r} stood still for an hour and was given up; send it again"
+            )
+
+    def _new_id(self, connection: sqlite3.Connection) -> int:
+        """Greater than every id before, also where the clock was set back and what it had numbered is deleted."""
+        new = wall_ns()
+        if new <= self._latest:
+            ((noted,),) = connection.execute("SELECT latest FROM clock").fetchall()
+            new = max(self._latest, noted) + 1
+            connection.execute("UPDATE clock SET latest = ?", (new,))
+        self._latest = new
+        return new
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if self._stop.is_set():
+                raise StoreUnavailable(CLOSED)
+            self._connection = connect(self._path, fsync=self._fsync)
+        return self._connection
+
+    def _check_file(self) -> None:
+        """What is written to a file that has no name any more is lost with the process."""
+        if _identity(self._path) != self._file:
+            raise StoreUnavailable(
+                f"{self._path!r} was removed or replaced while it was open; nothing was written, connect again"
+            )
+
+    def _due(self) -> bool:
+        return self._untidy or self._written >= CHECKPOINT_AFTER
+
+    def _tend(self) -> None:
+        """One slice of the upkeep."""
+        if self._written >= CHECKPOINT_AFTER:
+            self._written = 0
+            self._checkpoint()
+        if self._untidy:
+            self._untidy = False
+            with self.lock:
+                connection = self._connected()
+                self._untidy = self._sweep(connection) or self._shrink(connection)
+
+    def _checkpoint(self) -> None:
+        """Others write meanwhile, on connections of their own; only a log that is long is begun anew without them."""
+        with self.tending:
+            if self._keeper is None:
+                self._keeper = connect(self._path, fsync=self._fsync)
+            ((_, frames, _),) = self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if frames * PAGE >= LONG_LOG:
+                with self.lock:
+                    self._keeper.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+
+    def _sweep(self, connection: sqlite3.Connection) -> bool:
+        """Remove some chunks of a stream that was deleted or given up; False where there are none."""
+        found = _leftover(connection)
+        if not found:
+            return False
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            gone = connection.execute(
+                "DELETE FROM chunks WHERE rowid IN (SELECT rowid FROM chunks WHERE stream = ? LIMIT ?)",
+                (*found[0], SWEEP_CHUNKS),
+            )
+            if gone.rowcount < SWEEP_CHUNKS:
+                connection.execute("DELETE FROM leftovers WHERE stream = ?", found[0])
+            connection.execute("COMMIT")
+        finally:
+            _roll_back(connection)
+        self._written += SWEEP_CHUNKS * PAGE
+        return True
+
+    def _shrink(self, connection: sqlite3.Connection) -> bool:
+        """Give some free pages back to the disk; False where few are free."""
+        if not _has_room_to_spare(connection):
+            return False
+        connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        self._written += VACUUM_PAGES * PAGE
+        return True
+
+
+def _is_untidy(connection: sqlite3.Connection) -> bool:
+    return bool(_leftover(connection)) or _has_room_to_spare(connection)
+
+
+def _leftover(connection: sqlite3.Connection) -> list[tuple[int]]:
+    """A stream that was deleted, or that nobody has added to for an hour."""
+    return connection.execute(
+        "SELECT stream FROM leftovers WHERE since < ? LIMIT 1", (wall_ns() - LEFTOVER_AGE,)
+    ).fetchall()
+
+
+def _has_room_to_spare(connection: sqlite3.Connection) -> bool:
+    ((free,),) = connection.execute("PRAGMA freelist_count").fetchall()
+    if free <= FREE_PAGES:
+        return False
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    return free * 2 >= pages
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
+def etag_of(id: int) -> str:
+    return f"{id:x}"
+
+
+def _id_of(etag: str) -> int:
+    """The id of an etag; 0, which nothing has, for what never was one."""
+    try:
+        id = int(etag, 16)
+    except ValueError:
+        return 0
+    return id if etag_of(id) == etag and id < 1 << 63 else 0
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _answer(waiting: Sequence[Waiting], answers: Sequence[object]) -> None:
+    """Hand the answers to the loops that wait for them, all of a loop in one go."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[object], object]]] = {}
+    for (_, loop, future), answer in zip(waiting, answers, strict=True):
+        loops.setdefault(loop, []).append((future, answer))
+    for loop, pairs in loops.items():
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, pairs)
+
+
+def _settle(pairs: list[tuple[asyncio.Future[object], object]]) -> None:
+    for future, answer in pairs:
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
