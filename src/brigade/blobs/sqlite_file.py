@@ -65,19 +65,25 @@ def prepare(path: str, *, fsync: bool) -> sqlite3.Connection:
     try:
         return patiently(path, lambda: _opened(path, fsync))
     except sqlite3.Error as error:
+        if _name(error) == "SQLITE_NOTADB":
+            raise ConfigError(f"{path!r} is not a SQLite database; name another file, or move this one away") from error
         raise explained(path, "open", error) from error
 
 
 def connect(path: str, *, fsync: bool) -> sqlite3.Connection:
     """Another connection to a database that is prepared. It waits for nobody: who has to wait asks again."""
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    for pragma in (
-        f"synchronous = {'FULL' if fsync else 'NORMAL'}",
-        "wal_autocheckpoint = 0",
-        f"journal_size_limit = {WAL_LIMIT}",
-        "secure_delete = OFF",
-    ):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    try:
+        for pragma in (
+            f"synchronous = {'FULL' if fsync else 'NORMAL'}",
+            "wal_autocheckpoint = 0",
+            f"journal_size_limit = {WAL_LIMIT}",
+            "secure_delete = OFF",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -87,6 +93,7 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
         if not _is_ours(connection, path):
             _format(connection, path)
         connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("ROLLBACK")
     except BaseException:
         connection.close()
@@ -96,14 +103,9 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
 
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     """Whether our tables are there; False in an empty file. Anything else is a ConfigError, and left as it was."""
-    try:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorname == "SQLITE_NOTADB":
-            raise ConfigError(f"{path!r} is not a SQLite database; name another file, or move this one away") from error
-        raise
+    ((application,),) = connection.execute("PRAGMA application_id").fetchall()
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
     if (application, version, tables) == (0, 0, 0):
         return False
     if application != APPLICATION:

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Swap
 from brigade.blobs.sqlite_file import PAGE, connect, explained, is_busy, outcome_unknown, patiently, prepare
+from brigade.blobs.sqlite_upkeep import SLICE, is_untidy, roll_back, shrink, sweep
 from brigade.clock import wall_ns
 from brigade.errors import BrigadeError, StoreUnavailable
 
@@ -25,14 +26,10 @@ __all__ = ["CLOSED", "Piece", "Seal", "Swept", "Write", "Writer", "etag_of"]
 
 CLOSED = "the hub was closed while this call was under way; open another one to go on"
 CHECKPOINT_AFTER = 4 * 1024 * 1024
-"""Bytes written since the last checkpoint that make the next one due."""
-LONG_LOG = 16 * 1024 * 1024
-"""From this size on the log is begun anew, with writers kept out for a moment."""
-FREE_PAGES = 1024
-"""So much room is kept for what comes next; more goes back to the disk once half of the file is free."""
-VACUUM_PAGES = 512
-SWEEP_CHUNKS = 8
-LEFTOVER_AGE = 3600 * 10**9
+"""Bytes written since the last checkpoint that make the next one due.
+
+The log is then written over from its start, which the disk syncs faster than a file that grows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +77,10 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._keeper: sqlite3.Connection | None = None
-        connection = prepare(path, fsync=fsync)
-        self._connection: sqlite3.Connection | None = connection
-        self._untidy = _is_untidy(connection)
+        self._connection: sqlite3.Connection | None = prepare(path, fsync=fsync)
+        self._untidy = False
+        with contextlib.suppress(sqlite3.Error):
+            self._untidy = is_untidy(self._connection)
         self._file = _identity(path)
 
     async def submit(self, op: Write) -> object:
@@ -164,7 +162,7 @@ class Writer:
                     self._tend()
                 if not self._waiting.empty():
                     break
-            if self._stop.is_set():
+            if self._stop.is_set() and self._waiting.empty():
                 return
 
     def _more(self) -> list[Waiting | None]:
@@ -208,7 +206,7 @@ class Writer:
                 failed = explained(self._path, "write", error)
                 return [UNKNOWN if isinstance(op, Create | Swap | DeleteIf) else failed for op in ops]
         finally:
-            _roll_back(connection)
+            roll_back(connection)
         self.commits += 1
         return answers
 
@@ -242,7 +240,7 @@ class Writer:
             case Delete(keys):
                 self._written += len(keys) * PAGE
                 connection.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
-                self._untidy = _is_untidy(connection)
+                self._untidy = is_untidy(connection)
                 return None
             case DeleteIf(key, etag):
                 self._written += PAGE
@@ -337,69 +335,18 @@ class Writer:
             self._untidy = False
             with self.lock:
                 connection = self._connected()
-                self._untidy = self._sweep(connection) or self._shrink(connection)
+                self._untidy = sweep(connection) or shrink(connection)
+            self._written += SLICE
 
     def _checkpoint(self) -> None:
-        """Others write meanwhile, on connections of their own; only a log that is long is begun anew without them."""
+        """Others write meanwhile; only what they add is copied with writers kept out, so that the log begins anew."""
         with self.tending:
             if self._keeper is None:
                 self._keeper = connect(self._path, fsync=self._fsync)
             ((_, frames, _),) = self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            if frames * PAGE >= LONG_LOG:
+            if frames * PAGE >= CHECKPOINT_AFTER:
                 with self.lock:
                     self._keeper.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-
-    def _sweep(self, connection: sqlite3.Connection) -> bool:
-        """Remove some chunks of a stream that was deleted or given up; False where there are none."""
-        found = _leftover(connection)
-        if not found:
-            return False
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            gone = connection.execute(
-                "DELETE FROM chunks WHERE rowid IN (SELECT rowid FROM chunks WHERE stream = ? LIMIT ?)",
-                (*found[0], SWEEP_CHUNKS),
-            )
-            if gone.rowcount < SWEEP_CHUNKS:
-                connection.execute("DELETE FROM leftovers WHERE stream = ?", found[0])
-            connection.execute("COMMIT")
-        finally:
-            _roll_back(connection)
-        self._written += SWEEP_CHUNKS * PAGE
-        return True
-
-    def _shrink(self, connection: sqlite3.Connection) -> bool:
-        """Give some free pages back to the disk; False where few are free."""
-        if not _has_room_to_spare(connection):
-            return False
-        connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
-        self._written += VACUUM_PAGES * PAGE
-        return True
-
-
-def _is_untidy(connection: sqlite3.Connection) -> bool:
-    return bool(_leftover(connection)) or _has_room_to_spare(connection)
-
-
-def _leftover(connection: sqlite3.Connection) -> list[tuple[int]]:
-    """A stream that was deleted, or that nobody has added to for an hour."""
-    return connection.execute(
-        "SELECT stream FROM leftovers WHERE since < ? LIMIT 1", (wall_ns() - LEFTOVER_AGE,)
-    ).fetchall()
-
-
-def _has_room_to_spare(connection: sqlite3.Connection) -> bool:
-    ((free,),) = connection.execute("PRAGMA freelist_count").fetchall()
-    if free <= FREE_PAGES:
-        return False
-    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-    return free * 2 >= pages
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
 
 
 def etag_of(id: int) -> str:

@@ -102,8 +102,9 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
 
 
 def _place(url: str) -> str | None:
-    """The directory of a file:// URL."""
-    return unquote(url.removeprefix("file://").partition("?")[0]) if url.startswith("file://") else None
+    """Where a file:// or sqlite:// URL keeps its store on this machine."""
+    scheme, _, rest = url.partition("://")
+    return unquote(rest.partition("?")[0]) if scheme in ("file", "sqlite") else None
 
 
 def check_place(url: str) -> None:
@@ -119,7 +120,7 @@ def absolute(url: str) -> str:
     if not place:
         return url
     _, mark, options = url.partition("?")
-    return f"file://{quote(str(Path(place).absolute()))}{mark}{options}"
+    return f"{url.partition('://')[0]}://{quote(str(Path(place).absolute()))}{mark}{options}"
 
 
 @contextlib.contextmanager

@@ -107,7 +107,9 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     scheme, mark, rest = url.partition("://")
     if not mark:
         shown = re.sub(r":[^:@]*@", ":***@", url)
-        raise ConfigError(f"{shown!r} is not a store's URL; write memory://name, file://path or s3://bucket/prefix")
+        raise ConfigError(
+            f"{shown!r} is not a store's URL; write memory://name, file://path, sqlite://path or s3://bucket/prefix"
+        )
     known = ", ".join(f"{one}://" for one in KINDS)
     kind = KINDS.get(scheme)
     if kind is None:

@@ -20,7 +20,7 @@ __all__ = ["Finding", "Verdict", "Violation", "audit", "slack_for"]
 SHOWN = 1000
 """Offending rows of each check that are handed back; all of them are counted and written."""
 
-_EXACT = {"postgresql": 0.0, "postgres": 0.0, "file": 0.02, "memory": 0.02}
+_EXACT = {"postgresql": 0.0, "postgres": 0.0, "file": 0.02, "sqlite": 0.02, "memory": 0.02}
 _CLOUD = 2.0
 
 

@@ -27,10 +27,11 @@ AT_ONCE = 8
 
 def everywhere(url: str) -> str:
     """The same store, named so that processes that run in another directory find it."""
-    if not url.startswith("file://"):
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("file", "sqlite"):
         return url
-    place, mark, options = url.removeprefix("file://").partition("?")
-    return f"file://{quote(str(Path(unquote(place)).absolute()))}{mark}{options}"
+    place, mark, options = rest.partition("?")
+    return f"{scheme}://{quote(str(Path(unquote(place)).absolute()))}{mark}{options}"
 
 
 class Listed:

@@ -93,7 +93,7 @@ class Settings:
             options["pool_size"] = FEW
         if scheme == "memory":
             raise ConfigError("memory:// lives in one process; Spark works in several: use file://, s3:// or another")
-        if scheme == "file":
+        if scheme in ("file", "sqlite"):
             url = _absolute(url)
         return Place(url, options)
 
@@ -110,7 +110,8 @@ class Settings:
 
 def _absolute(url: str) -> str:
     """Executors need not work in the folder that the driver works in."""
-    where, mark, query = url.removeprefix("file://").partition("?")
+    scheme, _, rest = url.partition("://")
+    where, mark, query = rest.partition("?")
     if where and not where.startswith("/"):
         where = f"{quote(str(Path.cwd()))}/{where}"
-    return f"file://{where}{mark}{query}"
+    return f"{scheme}://{where}{mark}{query}"
