@@ -96,6 +96,11 @@ class Events:
 
         return stop
 
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens to anything."""
+        return any(self._listeners.values())
+
     def wanted(self, name: str) -> bool:
         """Whether anybody listens, or it is logged: events that nobody wants cost nothing."""
         return bool(self._listeners.get(name) or self._listeners.get("*")) or logged(name)

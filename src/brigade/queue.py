@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr, replace
 
 from brigade.checks import as_json, check_ids, check_limit, error_text, seconds
 from brigade.errors import BrigadeError, ConfigError, QueuePaused, StaleLease
+from brigade.inline import Begun, alone, on_the_loop
 from brigade.machine import State
 from brigade.model import (
     Ack,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from brigade.hub import AsyncHub
     from brigade.worker import Worker
 
-__all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result"]
+__all__ = ["AsyncQueue", "AsyncReader", "AsyncState", "Result", "give_back"]
 
 Result = Lease | State | StaleLease
 """What became of one settlement: the new lease, the message's new state, or why it was refused."""
@@ -171,15 +172,22 @@ class AsyncQueue:
                     raise QueuePaused(f"queue {self.name!r} is paused; call resume() to hand messages out again")
                 return []
             if not isinstance(self._store, PatientStore):
+                await on_the_loop()
                 await self._store.wait(self.name, left)
 
     async def _claim(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
         """A claim that is cancelled half-way gives back what it won."""
-        claiming = asyncio.ensure_future(self._win(limit, owner, visibility, wait))
+        store = self._store
+        winning = self._win(limit, owner, visibility, wait)
+        if alone():
+            winning = Begun(winning)
+            if winning.ended:
+                return winning.result
+        claiming = asyncio.ensure_future(winning)
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            if wait and isinstance(self._store, PatientStore):
+            if wait and isinstance(store, PatientStore):
                 claiming.cancel()
             self._hub.background(self._give_back(claiming))
             raise
@@ -510,6 +518,12 @@ def _original_id(message: Message) -> str:
 
 
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))
+
+
+def give_back(queue: AsyncQueue, messages: Sequence[Message]) -> None:
+    """Release messages that nobody got to see, in the background."""
+    if messages:
+        queue.hub.background(queue.settle([Release(message) for message in messages]))
 
 
 def _checked(settlement: Any) -> Settlement:

@@ -9,18 +9,20 @@ import io
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import force_setattr
 
-from brigade.errors import BrigadeError, ConfigError, StoreUnavailable
+from brigade.errors import BrigadeError, ConfigError
 from brigade.events import Event
 from brigade.hub import AsyncHub
+from brigade.inline import Call, HubLoop
 from brigade.machine import State
 from brigade.model import FailedMessage, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
-from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result
+from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result, give_back
 from brigade.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -30,48 +32,6 @@ __all__ = ["Hub", "MessageState", "PayloadReader", "Queue", "connect"]
 
 T = TypeVar("T")
 LOOK_AGAIN = 0.02
-SLICE = 0.5
-"""Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
-is waited for, or in another thread, doesn't wake it."""
-
-
-class _Waiting(Generic[T]):
-    """A thread that waits for a coroutine on the hub's loop: what a future does, without its ceremony."""
-
-    __slots__ = ("_ended", "_task", "_work")
-
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work
-        self._task: asyncio.Task[T] | None = None
-        self._ended = threading.Lock()
-        self._ended.acquire()
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._task = loop.create_task(self._work)
-        self._task.add_done_callback(self._end)
-
-    def _end(self, _task: asyncio.Task[T]) -> None:
-        self._ended.release()
-
-    def cancel(self) -> None:
-        """On the loop, after `begin` if that was ever asked for."""
-        if self._task is None:
-            self._work.close()
-        else:
-            self._task.cancel()
-
-    def wait(self) -> None:
-        while not self._ended.acquire(timeout=SLICE):
-            pass
-
-    def result(self) -> T:
-        assert self._task is not None
-        try:
-            return self._task.result()
-        except asyncio.CancelledError:
-            raise StoreUnavailable(
-                "the hub was closed while this call was under way; it may have been carried out"
-            ) from None
 
 
 class Hub:
@@ -89,8 +49,9 @@ class Hub:
 
     def _start_from(self, hub: AsyncHub) -> None:
         self._async = hub
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: HubLoop | None = None
         self._thread: threading.Thread | None = None
+        self._prompt = False
         self._opening = threading.Lock()
 
     @property
@@ -104,30 +65,51 @@ class Hub:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the hub's loop, in the caller's context (`contextvars`), and wait for it."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise ConfigError(
-                "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
-            )
-        loop = self._opened(work)
-        waiting = _Waiting(work)
+        loop = self._loop_for(work)
+        call = Call(loop, work)
         try:
-            loop.call_soon_threadsafe(waiting.begin, loop)
-            waiting.wait()
+            call.there()
+            call.wait()
         except BaseException:
-            loop.call_soon_threadsafe(waiting.cancel)
+            call.abandon(None)
             raise
-        return waiting.result()
+        return call.result()
+
+    def quick(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """`call`, by this thread itself where storage answers at once and nobody else is at it.
+
+        A result that the caller never gets, because a signal's handler raised, is given to `undo`, on the loop.
+        """
+        loop = self._loop_for(work)
+        call = Call(loop, work)
+        try:
+            if not self._prompt or self._async.events.heard or not call.here():
+                call.there()
+            call.wait()
+        except BaseException:
+            call.abandon(undo)
+            raise
+        return call.result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
         return asyncio.run_coroutine_threadsafe(work, self._opened(work))
 
-    def _opened(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+    def _opened(self, work: Coroutine[Any, Any, Any]) -> HubLoop:
         if self._loop is None:
             work.close()
             raise ConfigError("the hub is closed; use it as: with brigade.connect(url) as hub")
         return self._loop
+
+    def _loop_for(self, work: Coroutine[Any, Any, Any]) -> HubLoop:
+        """The loop, for a thread that is going to wait for it."""
+        loop, here = self._opened(work), threading.get_ident()
+        if here == loop.borrower or (self._thread is not None and here == self._thread.ident):
+            work.close()
+            raise ConfigError(
+                "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
+            )
+        return loop
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call something on the hub's loop, without waiting. Does nothing once the hub is closed."""
@@ -139,11 +121,12 @@ class Hub:
         """Connect. `with` does this by itself."""
         with self._opening:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = HubLoop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="brigade-hub", daemon=True)
                 self._thread.start()
                 try:
                     self.call(self._async.open())
+                    self._prompt = self._async.store.prompt
                 except BaseException:
                     self._stop_loop()
                     raise
@@ -194,10 +177,10 @@ class Hub:
         try:
             await self._async.close()
         finally:
-            rest = [task for task in asyncio.all_tasks() if task is not here]
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+            while rest := [task for task in asyncio.all_tasks() if task is not here]:
+                for task in rest:
+                    task.cancel()
+                await asyncio.gather(*rest, return_exceptions=True)
             await asyncio.get_running_loop().shutdown_asyncgens()
 
     def _stop_loop(self) -> None:
@@ -254,7 +237,7 @@ class Queue:
 
         With a `connection` to the same PostgreSQL database the message joins its transaction.
         """
-        return self._hub.call(
+        return self._hub.quick(
             self._async.enqueue(
                 payload,
                 priority=priority,
@@ -285,7 +268,7 @@ class Queue:
         connection: Any = None,
     ) -> list[Receipt]:
         """Add many messages with few writes. An item may be a `NewMessage` with options of its own."""
-        return self._hub.call(
+        return self._hub.quick(
             self._async.enqueue_many(
                 payloads,
                 priority=priority,
@@ -304,7 +287,8 @@ class Queue:
         self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
-        messages = self._hub.call(self._async.claim(limit, wait=wait, owner=owner, visibility=visibility))
+        claiming = self._async.claim(limit, wait=wait, owner=owner, visibility=visibility)
+        messages = self._hub.quick(claiming, partial(give_back, self._async))
         for message in messages:
             force_setattr(message, "opener", self.reader)
         return messages
@@ -318,7 +302,7 @@ class Queue:
 
         With a `connection` to the same PostgreSQL database the ack joins its transaction.
         """
-        self._hub.call(self._async.ack(message, result=result, connection=_blocking(connection)))
+        self._hub.quick(self._async.ack(message, result=result, connection=_blocking(connection)))
 
     def nack(
         self,
@@ -329,39 +313,39 @@ class Queue:
         penalize: bool = True,
     ) -> State:
         """The work failed. It is retried after the policy's backoff, or `delay`, until its attempts are spent."""
-        return self._hub.call(self._async.nack(message, error=error, delay=delay, penalize=penalize))
+        return self._hub.quick(self._async.nack(message, error=error, delay=delay, penalize=penalize))
 
     def extend(self, message: Message, seconds: float | None = None) -> Lease:
         """Hold the message for `seconds` from now, or for the policy's lease length."""
-        return self._hub.call(self._async.extend(message, seconds))
+        return self._hub.quick(self._async.extend(message, seconds))
 
     def release(self, message: Message, *, delay: float = 0.0) -> None:
         """Give the message back at once, without counting the attempt."""
-        self._hub.call(self._async.release(message, delay=delay))
+        self._hub.quick(self._async.release(message, delay=delay))
 
     def ack_many(self, messages: Iterable[Message]) -> list[Result]:
         """Ack many messages with few writes; one result each."""
-        return self._hub.call(self._async.ack_many(list(messages)))
+        return self._hub.quick(self._async.ack_many(list(messages)))
 
     def settle(self, settlements: Iterable[Settlement]) -> list[Result]:
         """Ack, nack, extend and release in one batch. A stale lease is a result, not an exception."""
-        return self._hub.call(self._async.settle(list(settlements)))
+        return self._hub.quick(self._async.settle(list(settlements)))
 
     def settle_each(self, settlements: Iterable[Settlement]) -> list[Lease | State | BrigadeError]:
         """`settle`, but where the store fails for some of them that error is their result."""
-        return self._hub.call(self._async.settle_each(list(settlements)))
+        return self._hub.quick(self._async.settle_each(list(settlements)))
 
     def stats(self) -> Stats:
         """How many messages are where."""
-        return self._hub.call(self._async.stats())
+        return self._hub.quick(self._async.stats())
 
     def get(self, id: str) -> MessageInfo:
         """A message by its id, waiting, in flight or ended."""
-        return self._hub.call(self._async.get(id))
+        return self._hub.quick(self._async.get(id))
 
     def peek(self, limit: int = 10) -> list[MessageInfo]:
         """The messages that a claim would get now, without leasing them."""
-        return self._hub.call(self._async.peek(limit))
+        return self._hub.quick(self._async.peek(limit))
 
     def failed(self, limit: int = 1000) -> list[FailedMessage]:
         """Messages that failed for good and are kept here, oldest first."""
@@ -427,11 +411,11 @@ class MessageState:
 
     def load(self, default: Any = None) -> Any:
         """The value last saved, or `default`."""
-        return self._hub.call(self._async.load(default))
+        return self._hub.quick(self._async.load(default))
 
     def save(self, value: Any) -> None:
         """Store a value. Raises StaleLease if somebody else saved since this handle loaded."""
-        self._hub.call(self._async.save(value))
+        self._hub.quick(self._async.save(value))
 
 
 class PayloadReader(io.RawIOBase):
@@ -446,7 +430,7 @@ class PayloadReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._hub.call(self._reader.read(len(buffer)))
+        data = self._hub.quick(self._reader.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 

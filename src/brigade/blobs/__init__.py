@@ -160,6 +160,9 @@ class Blobs(Protocol):
     immediate: bool
     """Whether `try_now` answers every operation, so that running things side by side gains nothing."""
 
+    prompt: bool
+    """Whether `try_now` answers most operations of a thread that isn't the loop's: there it may wait for a disk."""
+
     async def open(self, clock: Clock) -> None:
         """Connect, and set the clock's offset where the store keeps a time of its own."""
         ...

@@ -59,21 +59,28 @@ class DiskBlobs:
             self._locks = [FileLock(os.path.join(self._root, ".locks", f"{n:02x}")) for n in range(LOCKS)]
             self._check_timestamps()
         network = is_network_filesystem(self._root)
-        self._local = not network
+        self._local = self.prompt = not network
+        self._loops_thread = threading.get_ident()
         self._watch = DirectoryWatch(self._root) if watch and not network else None
         self._threads = Threads(THREADS, "brigade-disk")
         self._sweep_temporary()
 
     async def open(self, clock: Clock) -> None:
         """The directory is there since this object was made; this machine's clock is the store's."""
+        self._loops_thread = threading.get_ident()
 
     def try_now(self, op: Op) -> object:
-        """What only touches the page cache is done at once: a thread would take longer to wake."""
+        """What only touches the page cache is done at once: a thread would take longer to wake.
+
+        A thread that isn't the loop's may wait for the disk itself, too.
+        """
         if not self._local:
             return NotImplemented
         if isinstance(op, Get):
             return self._perform(op)
-        if self._fsync or not isinstance(op, Create | Swap) or len(op.body) > SMALL:
+        if not isinstance(op, Create | Swap) or len(op.body) > SMALL:
+            return NotImplemented
+        if self._fsync and threading.get_ident() == self._loops_thread:
             return NotImplemented
         if isinstance(op, Create):
             return self._perform(op)
@@ -83,9 +90,13 @@ class DiskBlobs:
         try:
             self._counts["swap"] += 1
             with self._explained("swap"):
-                return self._swap_locked(op.key, op.body, op.etag)
+                answer = self._swap_locked(op.key, op.body, op.etag)
         finally:
             lock.__exit__()
+        if answer is not CONFLICT:
+            with self._explained("swap"):
+                self._sync_folder(op.key)
+        return answer
 
     async def perform(self, op: Op) -> object:
         return await self._threads.run(self._perform, op)

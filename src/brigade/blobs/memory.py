@@ -130,6 +130,7 @@ class MemoryBlobs:
 
     listing_ttl = 1.0
     immediate = True
+    prompt = True
     poll_interval = 6.0
     patience = 0.0
 

@@ -49,7 +49,7 @@ class SealedBlobs:
         self.listing_ttl = inner.listing_ttl
         self.poll_interval = inner.poll_interval
         self.patience = inner.patience
-        self.immediate = inner.immediate
+        self.immediate = self.prompt = inner.immediate
 
     @property
     def inner(self) -> Blobs:
@@ -60,7 +60,8 @@ class SealedBlobs:
         self._vault.unlock()
         await self._inner.open(clock)
         self.listing_ttl, self.poll_interval = self._inner.listing_ttl, self._inner.poll_interval
-        self.patience, self.immediate = self._inner.patience, self._inner.immediate
+        self.patience = self._inner.patience
+        self.immediate = self.prompt = self._inner.immediate
 
     async def perform(self, op: Op) -> object:
         if isinstance(op, Create | Swap):

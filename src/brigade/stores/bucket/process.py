@@ -49,6 +49,7 @@ class BucketProcess:
         self._closed = False
         self._tokens: KnownTokens = {}
         self.pace = Pace()
+        self.prompt = False
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -78,6 +79,7 @@ class BucketProcess:
 
     async def open(self) -> None:
         await self._blobs.open(self.env.clock)
+        self.prompt = self._blobs.prompt
 
     async def run(self, proto: Proto[T]) -> T:
         """Carry out a protocol function, and say what it found damaged."""

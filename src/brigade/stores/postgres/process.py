@@ -45,6 +45,8 @@ SWEEP_EVERY = 300.0
 class PostgresProcess(ABC):
     """Runs statements for one event loop, and remembers queues between them."""
 
+    prompt = False
+
     def __init__(
         self,
         settings: dict[str, Any],

@@ -52,6 +52,8 @@ CLOSING = 2.0
 class RemoteStore:
     """Queues behind a server. One instance belongs to one event loop."""
 
+    prompt = False
+
     def __init__(self, base: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self._client = Client(base, token, tls)
         self.clock: Clock = SystemClock()

@@ -1,0 +1,69 @@
+"""Handlers of signals that wait until the hub's own bookkeeping is done."""
+
+from __future__ import annotations
+
+import _signal  # pyright: ignore[reportMissingImports]
+import signal
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["HeldSignals"]
+
+_get: Callable[[int], Any] = _signal.getsignal  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_set: Callable[[int, Any], Any] = _signal.signal  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_MAY_RAISE = tuple(
+    int(number)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGALRM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGVTALRM,
+        signal.SIGPROF,
+    )
+)
+
+
+class HeldSignals:
+    """Keeps Python's handlers of signals from running until it is left; then those whose signal came run.
+
+    It goes past `signal` to what that is made of, which is ten times as fast. A handler that raises while another one
+    is being put back can't leave a signal without effect: what stands in for a handler calls it once this is over.
+    """
+
+    __slots__ = ("_came", "_handlers", "_holding")
+
+    def __init__(self) -> None:
+        self._holding = True
+        self._came: list[tuple[int, Any]] = []
+        self._handlers: dict[int, Callable[..., Any]] = {}
+
+    def __enter__(self) -> None:
+        try:
+            for number in _MAY_RAISE:
+                handler = _get(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    _set(number, self._note)
+        except ValueError:
+            # An interpreter within another one: signals are none of its business.
+            self._handlers.clear()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._holding = False
+        for number, handler in self._handlers.items():
+            _set(number, handler)
+        for number, frame in self._came:
+            self._handlers[number](number, frame)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._holding:
+            self._came.append((number, frame))
+        else:
+            self._handlers[number](number, frame)
