@@ -258,10 +258,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
 async def test_a_healthy_store_passes(kind: str, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    url = "memory://" if kind == "memory" else f"file://{tmp_path}/store"
+    url = "memory://" if kind == "memory" else f"{kind}://{tmp_path}/store"
     report = await examine(connections_to(url), quick=True, tell=lambda *progress: told.append(progress))
     assert [(one.check, one.seen) for one in report.findings if one.verdict is not Verdict.OK] == []
     assert report.safe

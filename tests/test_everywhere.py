@@ -20,12 +20,14 @@ from postgres_server import postgres, postgres_url
 __all__ = ["azurite_server", "moto_server", "postgres", "postgres_url", "seaweedfs_server"]
 
 
-@pytest.fixture(params=["file", "seaweedfs", "moto", "azurite", "postgresql"])
+@pytest.fixture(params=["file", "sqlite", "seaweedfs", "moto", "azurite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     prefix = f"everywhere/{uuid.uuid4().hex}"
     match request.param:
         case "file":
             return f"file://{tmp_path}/store"
+        case "sqlite":
+            return f"sqlite://{tmp_path}/store.db"
         case "seaweedfs":
             return s3_url(request.getfixturevalue("seaweedfs_server"), prefix)
         case "moto":

@@ -1,4 +1,4 @@
-"""The disk store against the memory store: the same operations on both, the same answers, whatever the sequence.
+"""The disk stores against the memory store: the same operations on both, the same answers, whatever the sequence.
 
 Both run under one clock that only the test moves, so leases, delays and ttls run out when it says so.
 """
@@ -31,10 +31,11 @@ from brigade import (
     Release,
     State,
 )
-from brigade.blobs import Blobs
+from brigade.blobs import Blobs, sqlite_upkeep, sqlite_writer
 from brigade.blobs import disk as disk_module
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import Bucket, MemoryBlobs
+from brigade.blobs.sqlite import SqliteBlobs
 from brigade.clock import wall_ns
 from brigade.ids import Ids
 from brigade.stores.bucket import process
@@ -43,6 +44,8 @@ from brigade.stores.bucket.store import BucketStore
 
 DAY = 86_400_000
 NEVER = 1e12
+STAMPING: tuple[Any, ...] = (disk_module, sqlite_writer, sqlite_upkeep)
+"""What gives objects their times."""
 
 
 class Clock:
@@ -80,6 +83,8 @@ class Side:
         blobs: Blobs
         if self.name == "memory":
             blobs = MemoryBlobs(bucket=self._bucket)
+        elif self.name == "sqlite":
+            blobs = SqliteBlobs(f"{self._folder}/store.db", fsync=False, watch=False)
         else:
             blobs = DiskBlobs(self._folder, fsync=False, watch=False)
         blobs.listing_ttl = -1.0  # the clock stands still: no listing is ever new enough
@@ -165,15 +170,18 @@ OPTIONS = st.fixed_dictionaries(
 class DiskAgainstMemory(RuleBasedStateMachine):
     """Every rule does the same on both sides and compares what they say."""
 
+    other = "file"
+
     @initialize(policy=POLICIES)
     def begin(self, policy: QueuePolicy) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
         self.folder = tempfile.mkdtemp(prefix="brigade-hypothesis-")
-        disk_module.wall_ns = self.clock.file_time
+        for module in STAMPING:
+            module.wall_ns = self.clock.file_time
         # A sweep that comes by itself comes at another moment on either side; here it is one of the rules.
         process.SWEEP_EVERY = NEVER
-        self.sides = [Side("memory", self.clock, ""), Side("file", self.clock, self.folder)]
+        self.sides = [Side("memory", self.clock, ""), Side(self.other, self.clock, self.folder)]
         self.labels = 0
         self.receipts: list[tuple[int, list[str]]] = []
         self.held: list[tuple[int, list[Message]]] = []
@@ -185,7 +193,8 @@ class DiskAgainstMemory(RuleBasedStateMachine):
             self.loop.run_until_complete(self._close())
             self.loop.close()
             shutil.rmtree(self.folder)
-        disk_module.wall_ns = wall_ns
+        for module in STAMPING:
+            module.wall_ns = wall_ns
         process.SWEEP_EVERY = SWEEP_EVERY
 
     async def _close(self) -> None:
@@ -400,3 +409,11 @@ TestDiskAgainstMemory = DiskAgainstMemory.TestCase
 TestDiskAgainstMemory.settings = settings(
     max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class SqliteAgainstMemory(DiskAgainstMemory):
+    other = "sqlite"
+
+
+TestSqliteAgainstMemory = SqliteAgainstMemory.TestCase
+TestSqliteAgainstMemory.settings = settings(TestDiskAgainstMemory.settings, max_examples=30)

@@ -21,7 +21,9 @@ import pytest
 
 import brigade
 from brigade import Backoff, Failure, QueuePolicy, State
+from brigade.blobs import Get, List
 from brigade.blobs.cloud_connect import connect_bucket
+from brigade.blobs.sqlite import SqliteBlobs
 from brigade.stores.bucket import sweep as sweep_module
 from brigade.stores.opening import parse_url
 from brigade.testing.conformance.harness import claim_one, eventually, values
@@ -228,12 +230,33 @@ def test_the_same_holds_on_s3(
     assert {key.removeprefix(f"{prefix}/q/tasks/").partition("/")[0] for key in keys} <= {"policy.json", "hist"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_same_holds_on_sqlite(
+    tmp_path: Path, running: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[G1] [G2] [G3] One database, eight producers and eight consumers, six of them killed."""
+    url = f"sqlite://{tmp_path}/jobs.db?fsync=off"
+    durable, consumers = await asyncio.to_thread(kill_some, url, running, monkeypatch)
+    blobs = SqliteBlobs(str(tmp_path / "jobs.db"), watch=False)
+    page: Any = await blobs.perform(List("q/tasks/"))
+    assert not page.more
+    for number, item in enumerate(page.items):
+        if item.key.endswith(".gz"):
+            found: Any = await blobs.perform(Get(item.key))
+            (tmp_path / f"{number}.jsonl.gz").write_bytes(found.body)
+    await blobs.close()
+    judge(durable, consumers, history(tmp_path))
+    assert {item.key.split("/")[2] for item in page.items} <= {"policy.json", "hist"}
+
+
 WAITER = """
 import asyncio, sys, brigade
 from brigade.blobs.disk import DiskBlobs
+from brigade.blobs.sqlite import SqliteBlobs
 from brigade.stores.bucket import store
 
-DiskBlobs.poll_interval = store.SAFETY_POLL = 3600.0
+DiskBlobs.poll_interval = SqliteBlobs.poll_interval = store.SAFETY_POLL = 3600.0
 
 async def main(url):
     async with brigade.connect_async(url, fsync=False) as hub:
@@ -248,9 +271,10 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_a_waiting_claim_is_woken_by_another_process(tmp_path: Path, running: list[Running]) -> None:
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_waiting_claim_is_woken_by_another_process(tmp_path: Path, running: list[Running], kind: str) -> None:
     """By the watcher alone: there is no poll for an hour. Whenever the message comes, none is missed."""
-    url = f"file://{tmp_path}/jobs"
+    url = f"{kind}://{tmp_path}/jobs"
     waiter = Running(WAITER, url)
     running.append(waiter)
     with brigade.connect(url, fsync=False) as hub:

@@ -60,11 +60,13 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 @pytest.fixture(params=["file", "s3", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A store of each kind that Spark works on; `http`, a server, for tests that ask for it."""
+    """A store of each kind that Spark works on; `sqlite`, and `http`, a server, for tests that ask for them."""
     if request.param == "s3":
         yield s3_url(request.getfixturevalue("seaweedfs_server"), f"spark/{uuid.uuid4().hex}")
     elif request.param == "postgres":
         yield request.getfixturevalue("postgres_url")
+    elif request.param == "sqlite":
+        yield f"sqlite://{tmp_path}/store.db?fsync=off"
     elif request.param == "http":
         with served(f"file://{tmp_path}/served?fsync=off") as serving:
             yield serving.address

@@ -40,7 +40,7 @@ def drained(url: str, queue: str) -> list[brigade.Message]:
     return found
 
 
-@pytest.mark.parametrize("url", ["file", "s3", "postgres", "http"], indirect=True)
+@pytest.mark.parametrize("url", ["file", "sqlite", "s3", "postgres", "http"], indirect=True)
 def test_rows_become_messages_and_tables_show_them(spark: SparkSession, url: str, queue: str) -> None:
     """One story on every store: write, look, work off, look again."""
     rows = spark.range(0, 2500, 1, 3).selectExpr("id", "cast(id % 3 as int) as priority")

@@ -50,7 +50,7 @@ def shrink(connection: sqlite3.Connection) -> bool:
     """Give some free pages back to the disk; False where few are free."""
     if not _has_room_to_spare(connection):
         return False
-    connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would stop after one page
     return True
 
 
