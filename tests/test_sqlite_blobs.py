@@ -39,6 +39,7 @@ from brigade.blobs import (
 from brigade.blobs import sqlite as sqlite_module
 from brigade.blobs.sqlite import SqliteBlobs
 from brigade.clock import SystemClock
+from brigade.crypto.keys import Keys, new_key, write_keys
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
 
 NOBODY = 65534
@@ -188,6 +189,18 @@ class TestTheFile:
             brigade.connect("sqlite://")
         with pytest.raises(ConfigError, match="has no option 'sync'"):
             brigade.connect("sqlite://./x.db?sync=on")
+
+
+async def test_what_is_sealed_is_not_in_the_file(path: str, tmp_path: Path) -> None:
+    name, key = new_key(0)
+    write_keys(tmp_path / "keys", Keys(name, {name: key}), replace=False)
+    options = {"encryption": f"file:{tmp_path}/keys"}
+    async with brigade.connect_async(f"sqlite://{path}", **options) as hub:
+        await (await hub.queue("tasks")).enqueue("a secret that nobody may read")
+    assert b"nobody may read" not in Path(path).read_bytes()
+    async with brigade.connect_async(f"sqlite://{path}", **options) as hub:
+        (message,) = await (await hub.queue("tasks")).claim()
+        assert message.data == "a secret that nobody may read"
 
 
 def _target(link: Path) -> Path | None:
@@ -550,6 +563,13 @@ class TestForks:
         assert sorted(await stored(again)) == ["q/after", "q/before", "q/parent"]
         await again.close()
         assert is_sound(path)
+
+    async def test_two_threads_may_fork_at_once(self, blobs: SqliteBlobs) -> None:
+        await blobs.perform(Create("q/parent", b"x"))
+        work: Callable[[], str] = lambda: str(type(blobs.try_now(Get("q/parent"))).__name__)  # noqa: E731
+        said = await asyncio.gather(*(asyncio.to_thread(in_child, work) for _ in range(8)))
+        assert said == ["Blob"] * 8
+        assert isinstance(await blobs.perform(Create("q/after", b"x")), str)
 
     async def test_forks_in_the_middle_of_writes_harm_nobody(self, path: str) -> None:
         blobs = SqliteBlobs(path, fsync=False, watch=False)

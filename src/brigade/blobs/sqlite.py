@@ -57,7 +57,8 @@ class SqliteBlobs:
         self._loop_thread: int | None = None
         self._watch = LogWatch(self._path, self._since) if watch else None
         self._threads = Threads(THREADS, "brigade-sqlite-read")
-        _open.add(self)
+        with _forking:
+            _open.add(self)
 
     async def open(self, clock: Clock) -> None:
         """The database is there since this object was made; this machine's clock is the store's."""
@@ -145,7 +146,8 @@ class SqliteBlobs:
             self._watch.close()
         self._writer.stop()
         self._disconnect()
-        _open.discard(self)
+        with _forking:
+            _open.discard(self)
 
     def _count(self, op: Op) -> None:
         self._counts[type(op).__name__.lower()] += 1
@@ -275,10 +277,12 @@ def _behind(prefix: str) -> str | bytes:
 
 _open: WeakSet[SqliteBlobs] = WeakSet()
 _held: list[SqliteBlobs] = []
+_forking = threading.Lock()
 
 
 def _before_fork() -> None:
     """A child must not inherit a transaction, nor SQLite's idea of who holds which lock: nobody is inside."""
+    _forking.acquire()
     _held[:] = sorted(_open, key=id)
     for blobs in _held:
         blobs.hold()
@@ -288,6 +292,7 @@ def _after_fork_in_parent() -> None:
     for blobs in _held:
         blobs.release()
     _held.clear()
+    _forking.release()
 
 
 def _after_fork_in_child() -> None:
@@ -295,6 +300,7 @@ def _after_fork_in_child() -> None:
         blobs.release()
         blobs.forked()
     _held.clear()
+    _forking.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

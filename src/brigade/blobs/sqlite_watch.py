@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -85,13 +86,10 @@ class LogWatch:
         """Tell what is new. Where the clock was set back, ids don't show that: everybody is told to look."""
         if wall_ns() < self._seen:
             self._tell_all()
-        try:
-            written = self._since(self._seen)
-        except (sqlite3.Error, BrigadeError):
-            return
-        if written:
-            self._seen = written[-1][0]
-            self._tell([key for _, key in written])
+        with contextlib.suppress(sqlite3.Error, BrigadeError):
+            while written := self._since(self._seen):
+                self._seen = written[-1][0]
+                self._tell([key for _, key in written])
 
     def _tell_all(self) -> None:
         with self._lock:

@@ -102,7 +102,7 @@ class Writer:
             if self._stop.is_set():
                 return NotImplemented
             (answer,) = self._transaction([op])
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if is_busy(error):
                 return NotImplemented
             raise explained(self._path, "write", error) from error
@@ -180,7 +180,7 @@ class Writer:
         """Each operation's answer, or the error it ends with."""
         try:
             return patiently(self._path, lambda: self._locked(ops))
-        except (sqlite3.Error, BrigadeError) as error:
+        except Exception as error:
             if len(ops) > 1 and isinstance(error, sqlite3.Error):
                 return [self._together([op])[0] for op in ops]
             return [explained(self._path, "write", error) for _ in ops]
