@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Get, List, Op, Page, Swap
 from brigade.blobs.memory import Bucket
@@ -111,7 +112,7 @@ OPS: st.SearchStrategy[list[Op]] = st.lists(
 
 def _with_etag(op: Op, found: object) -> Op:
     if isinstance(op, Swap | DeleteIf) and op.etag == RIGHT and isinstance(found, Blob):
-        return replace(op, etag=found.etag)
+        return structs.replace(op, etag=found.etag)
     return op
 
 

@@ -18,9 +18,10 @@ The protocol yields these operations; a driver performs them. Nothing here does 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from brigade.clock import Clock
 
@@ -45,23 +46,20 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(msgspec.Struct, frozen=True, gc=False):
     """Read an object: `Blob`, or None where there is none."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True, gc=False):
     """Write an object that must not exist: its etag, or `Refused`."""
 
     key: str
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(msgspec.Struct, frozen=True, gc=False):
     """Replace an object that must still have `etag`: its new etag, or `Refused`."""
 
     key: str
@@ -69,8 +67,7 @@ class Swap:
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(msgspec.Struct, frozen=True, gc=False):
     """A page of keys that start with `prefix` and come after `after`, which is not the name of a folder."""
 
     prefix: str
@@ -78,23 +75,20 @@ class List:
     limit: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove these keys, whatever they hold; missing ones are fine."""
 
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteIf:
+class DeleteIf(msgspec.Struct, frozen=True, gc=False):
     """Remove a key if it still has `etag`: the etag, or `Refused`."""
 
     key: str
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True, gc=False):
     """Copy an object inside the store; True, or False where there is no source."""
 
     source: str
@@ -118,8 +112,7 @@ UNSUPPORTED = Refused.UNSUPPORTED
 WriteResult = str | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True, gc=False):
     """An object as read: its bytes, its etag and when it was written, in milliseconds by the store's clock."""
 
     body: bytes
@@ -127,8 +120,7 @@ class Blob:
     modified: int
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, gc=False):
     """An object as listed."""
 
     key: str
@@ -137,8 +129,7 @@ class Item:
     modified: int
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Part of a listing; `more` says that it goes on after the last item. After a full page it may turn out not to."""
 
     items: Sequence[Item]

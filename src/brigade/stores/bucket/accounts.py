@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from brigade.blobs import Blob, Create, Item, Swap
 from brigade.clock import FOREVER
@@ -49,8 +49,7 @@ STAGED_FOR = 7 * 24 * 3_600_000
 """What was staged longer ago is in a queue, or is swept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """A segment's ledger as stored under `etag`; `lane` is what it is part of, if it is."""
 
     name: SegmentName
@@ -82,7 +81,7 @@ def commit(env: Env, view: QueueView, account: Account, book: Book) -> Proto[Acc
         if isinstance(answer, Lost):
             view.ledgers.pop(name, None)
             return answer
-        remember(env, view, name, ledger, answer, ours=True)
+        _remember(env, view, name, ledger, answer, book)
         return Account(name, ledger, answer)
     lane = with_ledger(account.lane, {str(name): ledger}, ledger.nonce)
     answer = yield from write(env, Swap(key, LANE.encode(lane), account.etag))
@@ -103,7 +102,7 @@ def create_account(
     answer = yield from write(env, creation, retry_absent=retry_absent)
     if isinstance(answer, Lost):
         return answer
-    remember(env, view, name, ledger, answer, ours=True)
+    _remember(env, view, name, ledger, answer, book)
     return Account(name, ledger, answer)
 
 
@@ -141,11 +140,18 @@ def _in_lane(name: SegmentName, lane: Lane, etag: str) -> Account | None:
     return None
 
 
-def remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str, *, ours: bool = False) -> None:
-    """Keep what was just read or written."""
-    next_at = FOREVER if ledger.final else Book(ledger).next_change(env.now(), view.rules(name))
+def remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str) -> None:
+    """Keep what was just read."""
+    _remember(env, view, name, ledger, etag, None)
+
+
+def _remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str, ours: Book | None) -> None:
+    """Keep what was just read, or written by us from that book."""
+    next_at = FOREVER
+    if not ledger.final:
+        next_at = (ours or Book(ledger)).next_change(env.now(), view.rules(name))
     view.ledgers[name] = KnownLedger(etag, ledger, next_at)
-    note(view, name, ledger, ours=ours)
+    note(view, name, ledger, ours=ours is not None)
 
 
 def note(view: QueueView, name: SegmentName, ledger: Ledger, *, ours: bool) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from brigade.clock import FOREVER, to_ms
 from brigade.machine import Event, State, step
@@ -56,8 +57,7 @@ def from_runs(runs: Sequence[int]) -> Iterator[int]:
         yield from range(start, start + length)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True, gc=False):
     """What a decision needs of the policy. `lapse` is when the ttl of a message that is due at `due` is over."""
 
     max_attempts: int
@@ -72,8 +72,7 @@ class Rules:
         return cls(failure.max_attempts, failure.dead_letter_queue, lapse, lifo, due)
 
 
-@dataclass(frozen=True, slots=True)
-class Won:
+class Won(msgspec.Struct, frozen=True):
     """The messages that a claim took, with their attempt counts, and which of them a lease had run out on."""
 
     row: GrantRow

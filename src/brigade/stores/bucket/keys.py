@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from brigade.clock import FOREVER
@@ -88,13 +89,9 @@ class SegmentName(NamedTuple):
         uid = f"0000{digest(*parts, size=6)}d{'s' if special else 'p'}"
         return cls(priority, lane, at, uid, size)
 
-    @classmethod
-    def parse(cls, text: str) -> SegmentName | None:
-        found = _SEGMENT.fullmatch(text)
-        if found is None:
-            return None
-        priority, lane, order, uid, size = found.groups()
-        return cls(int(priority or 0), lane or "", int(order), uid, int(size))
+    @staticmethod
+    def parse(text: str) -> SegmentName | None:
+        return _parsed(text)
 
     def __str__(self) -> str:
         where = f"g{self.lane}" if self.lane else f"{self.priority}"
@@ -120,6 +117,15 @@ class SegmentName(NamedTuple):
     def due(self) -> int:
         """When its earliest message is due, in milliseconds."""
         return FOREVER - self.order if self.lifo else self.order
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> SegmentName | None:
+    found = _SEGMENT.fullmatch(text)
+    if found is None:
+        return None
+    priority, lane, order, uid, size = found.groups()
+    return SegmentName(int(priority or 0), lane or "", int(order), uid, int(size))
 
 
 def parse_message_ref(ref: str) -> tuple[SegmentName, int] | None:

@@ -7,7 +7,8 @@ ledger is an orphan and is deleted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from brigade.errors import QueueNotFound
 from brigade.model import Grant
@@ -23,8 +24,7 @@ __all__ = ["Loaded", "load"]
 WIDTH = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """A grant with the messages it leases."""
 
     grant: Grant
@@ -38,6 +38,9 @@ def load(env: Env, view: QueueView, grants: Sequence[Grant]) -> Proto[list[Loade
     A segment that was read before under the same account is still there, because that account was won just now; so
     of several grants in one segment the first one reads it.
     """
+    if len(grants) == 1:
+        one = yield from _load_one(env, view, grants[0])
+        return [] if one is None else [one]
     first = {grant.segment: place for place, grant in reversed(list(enumerate(grants)))}
     places = sorted(first.values())
     places += [place for place in range(len(grants)) if first[grants[place].segment] != place]

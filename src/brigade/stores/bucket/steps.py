@@ -11,6 +11,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from brigade.blobs import UNKNOWN, Blob, Copy, Create, Delete, Get, Item, List, Op, Page, Refused, Swap
 from brigade.clock import Clock
 from brigade.codec import Format, is_sound
@@ -45,15 +47,13 @@ MOST_TRIES = 12
 BULK = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True, gc=False):
     """Wait that many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Parallel:
+class Parallel(msgspec.Struct, frozen=True):
     """Run these generators side by side, at most `width` at once; the answer is the list of their results."""
 
     parts: Sequence[Generator[Any, Any, Any]]
@@ -83,8 +83,7 @@ class Env:
         return self.clock.now()
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """A conditional write that was not ours: what the object holds now, and whether it was in doubt."""
 
     current: Blob | None

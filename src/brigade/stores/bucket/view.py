@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
+
 from brigade.clock import FOREVER
 from brigade.ids import Ids
 from brigade.policy import QueuePolicy
@@ -21,8 +23,7 @@ MOST_ENTRIES = 256
 CROWDED = 16
 
 
-@dataclass(slots=True)
-class KnownLedger:
+class KnownLedger(msgspec.Struct):
     """A ledger as last seen. `etag` is None where only its existence is known; `next_at` is when to look again.
 
     `since` is when others were first seen to be busy with it.
