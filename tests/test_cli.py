@@ -55,6 +55,15 @@ def test_the_store_may_be_named_before_or_after_the_command_or_in_the_environmen
     assert run("queues", BRIGADE_URL="file://./one").stdout.split() == [b"a", b"b", b"c"]
 
 
+def test_a_database_is_a_store_for_every_command_and_looking_makes_none(run: Run, tmp_path: Path) -> None:
+    assert b"there is no store at ./jobs.db" in run("stats", "--url", "sqlite://./jobs.db", code=3).stderr
+    assert not (tmp_path / "jobs.db").exists()
+    run("enqueue", "tasks", "x", "--url", "sqlite://./jobs.db")
+    assert json.loads(run("peek", "tasks", "--json", "--url", "sqlite://./jobs.db").stdout)[0]["data"] == "x"
+    run("dequeue", "tasks", "--url", "sqlite://./jobs.db")
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
+
+
 def test_enqueue_takes_arguments_and_prints_an_id_for_each(run: Run) -> None:
     ids = run("enqueue", "tasks", '{"type": "email"}', "plain text", "[not json").stdout.decode().split()
     found = json.loads(run("peek", "tasks", "--json").stdout)
