@@ -7,16 +7,19 @@ from typing import NamedTuple
 
 from brigade.blobs import UNKNOWN, Create, DeleteIf, Get, List, Op, Swap
 from brigade.errors import StoreUnavailable
-from brigade.testing.explore.shelf import Shelf
 
-__all__ = ["Move", "act", "fates"]
+__all__ = ["Move", "blind", "fates", "is_applied"]
 
 
 class Move(NamedTuple):
-    """One event: an actor's operation with its fate, a crash, a late arrival, or a jump of the clock."""
+    """One event: an operation and its fate, the end of a pause, a crash, a late arrival, or a jump of the clock.
+
+    `until` is the number of jumps after which the actor hears of it; 0 is at once.
+    """
 
     kind: str
     actor: int = -1
+    until: int = 0
 
 
 def fates(op: Op, *, faults: int, lates: int) -> Iterator[str]:
@@ -30,11 +33,11 @@ def fates(op: Op, *, faults: int, lates: int) -> Iterator[str]:
             yield "late"
 
 
-def act(shelf: Shelf, op: Op, kind: str, now: int) -> tuple[object, Shelf]:
-    """The answer that the actor gets, and the store afterwards."""
-    answer, after = shelf.apply(op, now)
-    if kind == "ok":
-        return answer, after
+def is_applied(kind: str) -> bool:
+    return kind in ("ok", "applied, unknown")
+
+
+def blind(op: Op) -> object:
+    """What the actor gets that isn't told what has become of its operation."""
     conditional = isinstance(op, Create | Swap | DeleteIf)
-    told = UNKNOWN if conditional else StoreUnavailable("the store did not answer")
-    return told, after if kind.startswith("applied") else shelf
+    return UNKNOWN if conditional else StoreUnavailable("the store did not answer")
