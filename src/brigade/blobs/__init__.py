@@ -89,7 +89,7 @@ class DeleteIf(msgspec.Struct, frozen=True, gc=False):
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
-    """Copy an object inside the store; True, or False where there is no source."""
+    """Copy an object inside the store; True, or False where there is no source. What is there is written anew."""
 
     source: str
     target: str

@@ -247,20 +247,28 @@ class DiskBlobs:
         try:
             with open(self._path(source), "rb") as reader, open(temporary, "xb") as writer:
                 shutil.copyfileobj(reader, writer, STREAM_CHUNK)
-                self._seal_and_link(writer, temporary, target)
+                writer.flush()
+                moment = wall_ns()
+                os.utime(writer.fileno(), ns=(moment, moment))
+                self._seal(writer)
         except FileNotFoundError:
             return False
+        else:
+            self._replace(temporary, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         return True
 
     def _seal_and_link(self, file: Any, temporary: str, key: str) -> None:
+        self._seal(file)
+        self._link(temporary, self._path(key))
+        self._sync_folder(key)
+
+    def _seal(self, file: Any) -> None:
         file.flush()
         if self._fsync:
             os.fsync(file.fileno())
-        self._link(temporary, self._path(key))
-        self._sync_folder(key)
 
     def _write_temporary(self, temporary: str, body: bytes, at_least: int) -> int:
         """Write a file that nobody sees yet, with a modification time of our own; returns that time."""
@@ -280,6 +288,15 @@ class DiskBlobs:
         finally:
             os.close(fd)
         return moment
+
+    def _replace(self, temporary: str, key: str) -> None:
+        path = self._path(key)
+        while True:
+            self._make_folder(os.path.dirname(path))
+            with contextlib.suppress(FileNotFoundError), self._lock(key):
+                os.replace(temporary, path)
+                break
+        self._sync_folder(key)
 
     def _link(self, temporary: str, path: str) -> bool:
         """Make the file appear under its name; False where the name is taken."""

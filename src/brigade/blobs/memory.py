@@ -69,8 +69,10 @@ class Bucket:
                     return etag
             case Copy(source, target):
                 found = self._objects.get(source)
-                if found is not None:
-                    self._write(target, found.body, None)
+                while found is not None:
+                    there = self._objects.get(target)
+                    if self._write(target, found.body, there.etag if there else None) is not CONFLICT:
+                        break
                 return found is not None
 
     def watch(self, prefix: str, wake: Callable[[str], None]) -> Callable[[], None]:

@@ -263,7 +263,8 @@ class Writer:
         self._written += found[0][0] + 2 * PAGE
         connection.execute(
             "INSERT INTO objects SELECT ?, ?, size, stream, body FROM objects WHERE key = ? "
-            "ON CONFLICT (key) DO NOTHING",
+            "ON CONFLICT (key) DO UPDATE SET id = excluded.id, size = excluded.size, stream = excluded.stream, "
+            "body = excluded.body",
             (self._new_id(connection), target, source),
         )
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from brigade.blobs import Create
+from brigade.blobs import Create, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import FailureInfo
 from brigade.stores.bucket.accounts import after_loss, commit, open_account, read_segment
@@ -156,14 +156,23 @@ def _copy_extras(env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_r
 def copy_state(
     env: Env, source: QueueKeys, target: QueueKeys, ref: str, new_ref: str, correlation: str | None
 ) -> Proto[None]:
-    """Workflow state goes along. Damaged state stays behind, set aside: it must not hold its message up."""
+    """Workflow state goes along. Damaged state stays behind, set aside: it must not hold its message up.
+
+    What one who stopped half-way has left there is written anew, unchanged, so that no sweeper takes it for a leftover.
+    """
     try:
         found = yield from read(env, STATE, source.state(ref))
-    except CorruptObject:
-        found = None
-    if found is not None:
+        if found is None:
+            return
+        key = target.state(new_ref)
         fresh = StateDoc(env.ids.nonce(), found[0].value, correlation)
-        yield from write(env, Create(target.state(new_ref), STATE.encode(fresh)))
+        answer = yield from write(env, Create(key, STATE.encode(fresh)))
+        if isinstance(answer, Lost) and answer.current is not None:
+            there = STATE.decode(answer.current.body, key=key)
+            again = StateDoc(env.ids.nonce(), there.value, there.correlation)
+            yield from write(env, Swap(key, STATE.encode(again), answer.current.etag))
+    except CorruptObject:
+        return
 
 
 def _ensure_queue(env: Env, target: QueueKeys) -> Proto[None]:

@@ -3,6 +3,11 @@
 It decides what nobody claims any more (spent and lapsed messages), completes moves, finishes final ledgers, and
 removes orphans. A leftover of a two-step write is touched only when it is an hour old by the store's clock;
 whoever writes in two steps gives up after ten minutes.
+
+Its age is that of the bytes that were listed: what has been written since is not old, however it looks when it is read.
+What keeps a derived name taken is needed for an hour after its source has gone, because until then somebody may have
+read the source. When that was is not known, so the hour begins when a sweeper finds it gone: it writes the void anew,
+without a source, and the one that finds that an hour old removes it.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from brigade.blobs import Create, DeleteIf, Item
+from brigade.blobs import UNSUPPORTED, Create, DeleteIf, Item, Swap
 from brigade.clock import to_ms
 from brigade.errors import CannotDecrypt, CorruptObject
 from brigade.stores.bucket.accounts import (
@@ -33,9 +38,9 @@ from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.notes import sweep_notes
 from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, list_page, passing_over, read
+from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, list_page, passing_over, read, write
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked
+from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked, Segment
 
 __all__ = ["Swept", "sweep"]
 
@@ -226,27 +231,40 @@ def _sweep_lanes(env: Env, view: QueueView, lane_segments: Sequence[Item], done:
 def _lane_orphans(
     env: Env, view: QueueView, lane_segments: Sequence[Item], listed: AbstractSet[str]
 ) -> Proto[list[str]]:
-    """Segments that are in no lane and that nobody will append to one."""
+    """Segments that are in no lane and that nobody will append to one. One with a derived name is voided instead."""
     orphans: list[str] = []
     for item in lane_segments:
         name = view.keys.parse(item.key)
         if name is None or str(name) in listed or not _old(env, item):
             continue
-        if not name.derived or (yield from _abandoned(env, item.key, name)):
+        if not name.derived:
             orphans.append(item.key)
+        elif (yield from _abandoned(env, view, item, name)):
+            yield from write(env, Swap(item.key, _void(env), item.etag))
     return orphans
 
 
-def _abandoned(env: Env, key: str, name: SegmentName) -> Proto[bool]:
-    """Whether nobody will append a derived segment to its lane any more: as long as its source lasts, somebody may."""
+def _abandoned(env: Env, view: QueueView, item: Item, name: SegmentName) -> Proto[bool]:
+    """Whether nobody will append a derived segment to its lane any more: as long as its source lasts, somebody may.
+
+    Whoever used the source up has appended the segment before, so the lane is looked at once more after that.
+    """
     try:
-        found = yield from read(env, SEGMENT, key)
+        found = yield from read(env, SEGMENT, item.key)
     except CorruptObject:
         return False
-    if found is None or found[0].void:
+    if found is None or found[0].void or found[1] != item.etag:
         return False
     source = found[0].source
-    return source is None or (yield from _exhausted(env, source, str(name)))
+    if source is not None and not (yield from _exhausted(env, source, str(name))):
+        return False
+    lane = yield from read_lane(env, view, name.lane)
+    return lane is None or all(entry.segment != str(name) for entry in lane[0].entries)
+
+
+def _void(env: Env) -> bytes:
+    """Keeps a name taken, and is nobody's copy."""
+    return SEGMENT.encode(Segment(env.ids.nonce(), [], void=True))
 
 
 def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swept) -> Proto[None]:
@@ -254,24 +272,26 @@ def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swep
     for item in segments:
         name = view.keys.parse(item.key)
         if name is not None and _old(env, item) and (item.size <= VOID_SIZE or name.derived):
-            yield from passing_over(env.unreadable, _sweep_void(env, view, item.key, name, done))
+            yield from passing_over(env.unreadable, _sweep_void(env, view, item, name, done))
 
 
-def _sweep_void(env: Env, view: QueueView, key: str, name: SegmentName, done: Swept) -> Proto[None]:
+def _sweep_void(env: Env, view: QueueView, item: Item, name: SegmentName, done: Swept) -> Proto[None]:
     try:
-        found = yield from read(env, SEGMENT, key)
+        found = yield from read(env, SEGMENT, item.key)
     except CorruptObject:
         return
-    if found is None or not found[0].void:
+    if found is None or not found[0].void or found[1] != item.etag:
         return
     source = found[0].source
-    if source is None or (yield from _exhausted(env, source, str(name))):
-        yield from delete([key])
+    if source is None:
+        yield from delete([item.key])
         if not name.lane:
             yield from delete([view.keys.ledger(name)])
         view.ended.discard(name)
         done.live.discard(str(name))
         done.orphans += 1
+    elif (yield from _exhausted(env, source, str(name))):
+        yield from write(env, Swap(item.key, _void(env), item.etag))
 
 
 def _exhausted(env: Env, source: str, target: str) -> Proto[bool]:
@@ -296,42 +316,58 @@ def _sweep_parked(env: Env, view: QueueView, done: Swept) -> Proto[set[str]]:
             continue
         if found is None:
             continue
-        parked = found[0]
+        parked, etag = found
         if parked.moving and _old(env, item, FINAL_GRACE):
             yield from finish_redrive(env, view, item.key)
-        elif not any(parked.entries) and _old(env, item) and (yield from _emptied(env, view, parked)):
-            yield from delete([item.key])
-            done.orphans += 1
+        elif not any(parked.entries) and etag == item.etag and _old(env, item):
+            if not parked.refs:
+                yield from delete([item.key])
+                done.orphans += 1
+            elif (yield from _emptied(env, view, parked)):
+                yield from write(env, Swap(item.key, PARKED.encode(Parked(env.ids.nonce(), [], [])), etag))
         refs |= {ref for ref, entry in zip(parked.refs, parked.entries, strict=True) if entry is not None}
     return refs
 
 
 def _emptied(env: Env, view: QueueView, parked: Parked) -> Proto[bool]:
     """Whether the segment that an emptied parked object was filled from is over: else it might be filled again."""
-    origin = parse_message_ref(parked.refs[0]) if parked.refs else None
+    origin = parse_message_ref(parked.refs[0])
     return origin is None or (yield from _exhausted(env, view.keys.segment(origin[0]), ""))
 
 
 def _sweep_beside(env: Env, view: QueueView, parked: set[str], done: Swept) -> Proto[None]:
-    """Payloads, results and workflow states whose message is gone."""
-    gone: list[str] = []
+    """Payloads, results and workflow states whose message is gone.
+
+    A payload or a state whose message is not there may be on its way, left by one who stopped half-way an hour ago:
+    whoever goes on with that writes it anew, and then it is not old.
+    """
+    results: list[str] = []
+    gone: list[Item] = []
     retention = max(to_ms(view.policy.retention), LEFTOVER_AGE)
     for item in (yield from list_all(view.keys.blobs)):
         kind, _, ref = item.key[len(view.keys.blobs) :].rpartition("/")
         if kind == "result":
-            keep = not _old(env, item, retention)
-        elif kind == "failed":
-            keep = ref in parked
-        else:
-            keep = yield from _alive(view, ref, done)
-        if not keep and _old(env, item):
-            gone.append(item.key)
+            if _old(env, item, retention):
+                results.append(item.key)
+        elif _old(env, item) and not (ref in parked if kind == "failed" else (yield from _alive(view, ref, done))):
+            gone.append(item)
     for item in (yield from list_all(view.keys.states)):
         ref = item.key[len(view.keys.states) :]
         if _old(env, item) and ref not in parked and not (yield from _alive(view, ref, done)):
-            gone.append(item.key)
-    yield from delete(gone)
-    done.orphans += len(gone)
+            gone.append(item)
+    yield from delete(results)
+    for item in gone:
+        yield from _delete_unchanged(item)
+    done.orphans += len(results) + len(gone)
+
+
+def _delete_unchanged(item: Item) -> Proto[None]:
+    """Remove what is still as it was listed; where storage can't see to that, as far as one more look tells."""
+    if (yield DeleteIf(item.key, item.etag)) is not UNSUPPORTED:
+        return
+    page = yield from list_page(item.key, limit=1)
+    if item in page.items:
+        yield from delete([item.key])
 
 
 def _alive(view: QueueView, ref: str, done: Swept) -> Proto[bool]:
@@ -356,6 +392,8 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         if found is None:
             continue
         marker, etag = found
+        if etag != item.etag:
+            continue
         kept = marker.done and not _old(env, item, retention)
         if not kept and not (yield from _alive(view, marker.ref, done)):
             done.expired += isinstance((yield DeleteIf(item.key, etag)), str)

@@ -42,8 +42,10 @@ class Shelf:
                     return CONFLICT, self
                 return etag, self._without((key,))
             case Copy(source, target):
-                found = self.objects.get(source)
-                return found is not None, self if found is None else self.write(target, found.body, None, now)[1]
+                found, there = self.objects.get(source), self.objects.get(target)
+                if found is None:
+                    return False, self
+                return True, self.write(target, found.body, there.etag if there else None, now)[1]
 
     def write(self, key: str, body: bytes, etag: str | None, now: int) -> tuple[object, Shelf]:
         found = self.objects.get(key)
