@@ -72,10 +72,10 @@ class _Pair:
         self.take = take
 
 
-def _brigade(fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
+def _brigade(scheme: str, fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
     @contextlib.contextmanager
     def opened(path: Path) -> Generator[Lines, None, None]:
-        with brigade.connect(f"file://{path}", fsync=fsync) as hub:
+        with brigade.connect(f"{scheme}://{path}/jobs", fsync=fsync) as hub:
             queue = hub.queue("bench")
 
             def take() -> None:
@@ -144,11 +144,13 @@ def _persist_queue(path: Path) -> Generator[Lines, None, None]:
 
 OURS = "bucket-brigade"
 PEERS = (
-    Peer("brigade", OURS, True, "files, fsync", True, _brigade(True)),
+    Peer("brigade", OURS, True, "SQLite WAL, FULL", True, _brigade("sqlite", True)),
+    Peer("brigade", OURS, True, "files, fsync", True, _brigade("file", True)),
     Peer("huey", "huey", True, "SQLite WAL, FULL", False, _huey_sqlite(True)),
     Peer("litequeue", "litequeue", True, "SQLite WAL, FULL", True, _litequeue("FULL")),
     Peer("persist-queue", "persist-queue", True, "SQLite WAL, FULL", True, _persist_queue),
-    Peer("brigade", OURS, False, "files, no fsync", True, _brigade(False)),
+    Peer("brigade", OURS, False, "SQLite WAL, NORMAL", True, _brigade("sqlite", False)),
+    Peer("brigade", OURS, False, "files, no fsync", True, _brigade("file", False)),
     Peer("huey", "huey", False, "SQLite WAL, OFF", False, _huey_sqlite(False)),
     Peer("huey", "huey", False, "files, no fsync", False, _huey_files),
     Peer("litequeue", "litequeue", False, "SQLite WAL, NORMAL", True, _litequeue("NORMAL")),

@@ -59,14 +59,14 @@ def _s3(found: Found) -> list[Standing]:
             f"{work}, {label}",
             {
                 name: max(one[work] for one in rows if one["name"] == name and one["case"].startswith(case))
-                for name in dict.fromkeys(one["name"] for one in rows)
+                for name in _names(rows)
             },
         )
     ]
 
 
 def _disk(found: Found) -> list[Standing]:
-    """Only with others that keep a message until it is acked."""
+    """Only with others that keep a message until it is acked; of each the better of its settings."""
     made: list[Standing] = []
     for durable in (True, False):
         rows = [one for one in found.get("peers", ()) if one["durable"] == durable and one["acks"]]
@@ -77,7 +77,8 @@ def _disk(found: Found) -> list[Standing]:
             ("consume_threads", f"claim + ack, {THREADS} threads"),
         ):
             ground = "disk, fsync" if durable else "disk, no fsync"
-            made += _compared(ground, work, {one["name"]: one[field] for one in rows})
+            rates = {name: max(one[field] for one in rows if one["name"] == name) for name in _names(rows)}
+            made += _compared(ground, work, rates)
     return made
 
 
@@ -87,6 +88,10 @@ def _spark(found: Found) -> list[Standing]:
         for one in found.get("spark", ())
         if one["parquet"]
     ]
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(one["name"] for one in rows))
 
 
 def _compared(ground: str, work: str, rates: Mapping[str, float]) -> list[Standing]:
