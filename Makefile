@@ -24,7 +24,7 @@ SEEDS ?= 1000
 SEED ?=
 # make explore CASTS=lane explores that one alone.
 CASTS ?=
-# make chaos MINUTES=5 SEED=7 runs five minutes on each arena; ARENAS="file s3" only those. make soak MINUTES=30.
+# make chaos MINUTES=5 SEED=7 runs five minutes on each arena; ARENAS="file sqlite" only those. make soak MINUTES=30.
 MINUTES ?= 1
 ARENAS ?=
 CHAOS_ARGS = --minutes $(MINUTES) $(addprefix --arena ,$(ARENAS)) $(if $(SEED),--seed $(SEED))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import brigade
+from brigade.blobs.sqlite import SqliteBlobs
 from brigade.testing.chaos.__main__ import main
 from brigade.testing.chaos.arenas import ARENAS, why_not
 from brigade.testing.chaos.arenas.postgres import PostgresArena
+from brigade.testing.chaos.arenas.sqlite import swept, unsound
 from brigade.testing.chaos.auditing import Audited
 from brigade.testing.chaos.judge.recorded import Recorded
 from brigade.testing.chaos.plan import JOBS, ROLES
@@ -65,6 +70,31 @@ def test_the_judge_reads_every_lease_of_a_message_that_failed(postgres: Postgres
     (ended,) = [one for one in asyncio.run(arena.ended()) if one.queue == JOBS]
     assert (ended.uid, ended.outcome) == ("a", "dead-lettered")
     assert [(held.version, held.how) for held in ended.held] == [(1, "nacked"), (2, "failed")]
+
+
+def test_what_is_wrong_inside_a_database_is_found(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+
+    async def fill() -> None:
+        blobs = SqliteBlobs(path, watch=False)
+
+        async def cut_off() -> AsyncIterator[bytes]:
+            yield bytes(3 << 20)
+            with contextlib.closing(sqlite3.connect(path)) as other, other:
+                other.execute("INSERT INTO leftovers VALUES (7, 1 << 62)")
+                other.execute("INSERT INTO chunks VALUES (7, 0, 'of a process that died'), (8, 0, 'of nobody')")
+
+        await blobs.put_stream("whole", cut_off())
+        await blobs.close()
+
+    asyncio.run(fill())
+    no_object = "chunks of streams that are no object's"
+    assert unsound(path) == ["1 streams that nobody refers to and nobody swept", f"2 {no_object}"]
+    asyncio.run(swept(path))
+    assert unsound(path) == [f"1 {no_object}"]
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("DELETE FROM chunks WHERE stream = 8 OR place = 1")
+    assert unsound(path) == ["1 objects without all of their bytes"]
 
 
 def test_reports_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

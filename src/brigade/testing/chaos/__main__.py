@@ -32,7 +32,7 @@ from brigade.testing.chaos.soak import SoakReport, soak
 
 __all__ = ["main"]
 
-SOAKED = ("file", "s3")
+SOAKED = ("file", "sqlite", "s3")
 LEAST_WITH_SPARK = 2.0
 
 

@@ -19,7 +19,7 @@ __all__ = ["ARENAS", "Arena", "Break", "open_arena", "why_not"]
 Break = Callable[[random.Random], Awaitable[None]]
 """Breaks something and mends it again; returns when it is mended."""
 
-ARENAS = ("file", "s3", "postgres", "http")
+ARENAS = ("file", "sqlite", "s3", "postgres", "http")
 
 
 class Arena(Protocol):

@@ -16,7 +16,8 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from brigade.testing.chaos.arenas import Arena, Break
-from brigade.testing.chaos.arenas.file import FileArena
+from brigade.testing.chaos.arenas.disk import DiskArena, small_disk
+from brigade.testing.chaos.arenas.file import directory_at
 from brigade.testing.chaos.judge.ended import Ended
 from brigade.testing.servers.running import free_ports
 from brigade.testing.sim import records as r
@@ -67,7 +68,7 @@ class HttpArena:
 
     keeps_own_time = True
 
-    def __init__(self, store: FileArena, servers: list[_Server]) -> None:
+    def __init__(self, store: DiskArena, servers: list[_Server]) -> None:
         self._store = store
         self._servers = servers
         self.faults: Counter[str] = Counter()
@@ -132,10 +133,8 @@ def _wait(server: _Server) -> None:
 
 @contextlib.contextmanager
 def opened(folder: Path, seed: int, faults: bool) -> Generator[Arena]:
-    from brigade.testing.chaos.arenas.file import small_disk
-
     with small_disk(folder / "disk") as mounted:
-        store = FileArena(folder / "disk", can_fill=mounted and faults)
+        store = directory_at(folder / "disk", can_fill=mounted and faults)
         servers = [_Server(store.url, folder / f"server{n}.log") for n in range(2)]
         try:
             for server in servers:
