@@ -64,6 +64,22 @@ def test_a_lone_caller_works_in_its_own_thread(hub: brigade.Hub, seen: Seen) -> 
     assert seen == [("Create", here), ("Create", here), ("Swap", here), ("Swap", here)]
 
 
+def test_among_others_the_hubs_thread_does_it(hub: brigade.Hub, seen: Seen) -> None:
+    """There their writes go out together; a thread that is the only one again works for itself."""
+    queue = hub.queue("tasks")
+    queue.enqueue("before")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(queue.enqueue, "another").result()
+        seen.clear()
+        for number in range(10):
+            queue.enqueue(number)
+            pool.submit(queue.enqueue, number).result()
+    assert {thread for _, thread in seen} == {"brigade-hub"}
+    for number in range(100):
+        queue.enqueue(number)
+    assert seen[-1] == ("Create", threading.current_thread().name)
+
+
 def test_with_a_listener_the_hubs_thread_does_it(hub: brigade.Hub) -> None:
     threads: list[str] = []
     hub.on("message-enqueued", lambda event: threads.append(threading.current_thread().name))

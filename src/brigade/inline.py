@@ -4,6 +4,7 @@ A hub belongs to its event loop, which runs in a thread of its own and sleeps mo
 loop's *turn* is free: a caller who takes it may do what a callback of the loop might do. A call that never has to wait
 is over then. One that has to goes on as a task of the loop, from where it is, and its caller waits.
 
+- Where several threads call, none takes the turn: on the loop their writes go out together.
 - The loop's thread takes the turn back before it runs anything, and callers let it pass first.
 - What a caller schedules wakes the loop when the turn is given back.
 - Handlers of signals run in the main thread, between any two instructions, and may raise. In the middle of the hub's
@@ -26,6 +27,8 @@ from brigade.heldsignals import HeldSignals
 __all__ = ["Begun", "Call", "HubLoop", "alone", "on_the_loop"]
 
 T = TypeVar("T")
+COMPANY = 32
+"""After so many calls in a row a thread counts as the only one."""
 SLICE = 0.5
 """Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
 is waited for, or in another thread, doesn't wake it."""
@@ -58,6 +61,8 @@ class HubLoop(asyncio.SelectorEventLoop):
         self._turn = threading.Lock()
         self._sleeper = _Selector(self._turn)
         self._scheduled_meanwhile = False
+        self._caller = 0
+        self._company = 0
         self.lent = False
         """Whether a caller's thread has the turn."""
         self.borrower = 0
@@ -77,7 +82,12 @@ class HubLoop(asyncio.SelectorEventLoop):
         return super().call_at(*args, **options)
 
     def borrow(self) -> bool:
-        """Take the turn if the loop sleeps and nobody else has it. Then this is the running loop of this thread."""
+        """Take the turn if the loop sleeps and nobody else has it. Then this is the running loop of this thread.
+
+        Not while several threads call: those that come together on the loop share their writes.
+        """
+        if self._in_company():
+            return False
         if self._sleeper.awake or self.get_debug() or not self._turn.acquire(blocking=False):
             return False
         if self._sleeper.awake or self.is_closed():
@@ -86,6 +96,16 @@ class HubLoop(asyncio.SelectorEventLoop):
         self._scheduled_meanwhile = False
         self.lent, self.borrower = True, threading.get_ident()
         return True
+
+    def _in_company(self) -> bool:
+        here = threading.get_ident()
+        if here != self._caller:
+            self._company = COMPANY if self._caller else 0
+            self._caller = here
+        if self._company:
+            self._company -= 1
+            return True
+        return False
 
     def give_back(self) -> None:
         """End of the turn; the loop wakes if it has something to do."""

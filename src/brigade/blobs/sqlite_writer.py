@@ -57,6 +57,16 @@ class Swept:
     stream: int
 
 
+_CREATE = (
+    "INSERT INTO objects SELECT ?, ?, ?, NULL, ? WHERE ? > ifnull((SELECT max(id) FROM objects), 0) "
+    "ON CONFLICT (key) DO NOTHING"
+)
+_SWAP = (
+    "UPDATE objects SET id = ?, size = ?, stream = NULL, body = ? "
+    "WHERE key = ? AND id = ? AND ? > (SELECT max(id) FROM objects)"
+)
+"""Both only with a number that is greater than all before."""
+
 Write = Create | Swap | Delete | DeleteIf | Copy | Piece | Seal | Swept
 Waiting = tuple[Write, asyncio.AbstractEventLoop, "asyncio.Future[object]"]
 
@@ -101,7 +111,9 @@ class Writer:
         try:
             if self._stop.is_set():
                 return NotImplemented
-            (answer,) = self._transaction([op])
+            answer = self._alone(op)
+            if answer is NotImplemented:
+                (answer,) = self._transaction([op])
         except sqlite3.Error as error:
             if is_busy(error):
                 return NotImplemented
@@ -209,6 +221,36 @@ class Writer:
             roll_back(connection)
         self.commits += 1
         return answers
+
+    def _alone(self, op: Write) -> object:
+        """A create or a swap as one statement, which is a transaction of its own.
+
+        NotImplemented where it did nothing, for whatever reason: the long way tells.
+        """
+        new = wall_ns()
+        if new <= self._latest:
+            return NotImplemented
+        match op:
+            case Create(key, body):
+                statement, values = _CREATE, (new, key, len(body), body, new)
+            case Swap(key, body, etag):
+                statement, values = _SWAP, (new, len(body), body, key, _id_of(etag), new)
+            case _:
+                return NotImplemented
+        connection = self._connected()
+        self._check_file()
+        try:
+            done = connection.execute(statement, values)
+        except sqlite3.Error as error:
+            if not outcome_unknown(error):
+                raise
+            return UNKNOWN
+        if not done.rowcount:
+            return NotImplemented
+        self._latest = new
+        self._written += len(body) + 2 * PAGE
+        self.commits += 1
+        return etag_of(new)
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
         """An operation that fails alone is undone alone: each is one statement, or raises before it writes."""
