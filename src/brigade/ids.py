@@ -19,6 +19,10 @@ def secret_bytes(size: int) -> bytes:
     return os.urandom(size)
 
 
+TOKEN = 16
+TOKENS = 64
+
+
 class Ids:
     """A source of unique names. A seed makes it repeatable, for simulations; without one it is the system's."""
 
@@ -31,6 +35,7 @@ class Ids:
         self._count = 0
         self._last_ms = 0
         self._sequence = 0
+        self._random: list[bytes] = []
 
     def nonce(self) -> str:
         """Different from every nonce ever made: a random prefix for each process, then a counter."""
@@ -39,8 +44,16 @@ class Ids:
         return f"{self._prefix:016x}{self._count:x}"
 
     def token(self) -> str:
-        """An unguessable lease token: 128 random bits."""
-        return f"{self._rng.getrandbits(128):032x}"
+        """An unguessable lease token: 128 random bits. The system is asked for many at a time."""
+        if self._seeded:
+            return f"{self._rng.getrandbits(128):032x}"
+        self._renew_after_fork()
+        try:
+            return self._random.pop().hex()
+        except IndexError:
+            fresh = os.urandom(TOKEN * TOKENS)
+            self._random = [fresh[start : start + TOKEN] for start in range(TOKEN, len(fresh), TOKEN)]
+            return fresh[:TOKEN].hex()
 
     def bits(self, size: int) -> int:
         self._renew_after_fork()
