@@ -20,7 +20,8 @@ FLEET = "fleet"
 
 
 class Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process is to do. `skew` is by how many milliseconds its clock is off."""
+    """What one process is to do. `skew` is by how many milliseconds its clock is off; with `large` some payloads are
+    stored apart."""
 
     role: str
     name: str
@@ -34,6 +35,7 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 0.1
     backlog: int = 300
     faults: bool = True
+    large: bool = False
 
 
 def policies(lease: float) -> dict[str, QueuePolicy]:

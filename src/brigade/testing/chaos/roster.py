@@ -41,13 +41,22 @@ class Roster:
     """Starts the members, one process each, with a journal for each life."""
 
     def __init__(
-        self, folder: Path, urls: Sequence[str], roles: Sequence[str], *, seed: int, lease: float, faults: bool = True
+        self,
+        folder: Path,
+        urls: Sequence[str],
+        roles: Sequence[str],
+        *,
+        seed: int,
+        lease: float,
+        faults: bool = True,
+        large: bool = False,
     ) -> None:
         self._folder = folder
         self._urls = urls
         self._seed = seed
         self._lease = lease
         self._faults = faults
+        self._large = large
         self._started = 0
         self._groups: set[int] = set()
         self.pause = 0.1
@@ -76,6 +85,7 @@ class Roster:
             skew=skew,
             pause=self.pause,
             faults=self._faults,
+            large=self._large,
         )
 
     def _spawn(self, brief: Brief) -> subprocess.Popen[bytes]:

@@ -76,7 +76,7 @@ def chaos(
     folder.mkdir(parents=True, exist_ok=True)
     with open_arena(name, folder, seed) as arena:
         set_up(arena, lease)
-        roster = Roster(folder, arena.urls, crew, seed=seed, lease=lease)
+        roster = Roster(folder, arena.urls, crew, seed=seed, lease=lease, large=arena.takes_large)
         nemesis = Nemesis(arena, roster, seed, lease=lease, every=every)
         try:
             for member in roster.members:

@@ -46,6 +46,11 @@ class Arena(Protocol):
         ...
 
     @property
+    def takes_large(self) -> bool:
+        """Whether payloads are sent, too, that the store keeps apart, in pieces."""
+        ...
+
+    @property
     def breaks(self) -> Mapping[str, Break]:
         """What the nemesis may do to the store, by kind."""
         ...

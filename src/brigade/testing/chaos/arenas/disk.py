@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from brigade.blobs import Blobs
 from brigade.testing.chaos.arenas import Break
@@ -41,7 +42,8 @@ async def _nothing() -> list[str]:
 
 
 class DiskArena:
-    """A bucket on the disk at `root`. `unkept` tells what is wrong with it besides keys that are left."""
+    """A bucket on the disk at `root`. Besides filling the disk there are `breaks`; besides keys that are left `unkept`
+    tells what is wrong."""
 
     keeps_own_time = False
 
@@ -52,12 +54,15 @@ class DiskArena:
         blobs: Callable[[], Blobs],
         *,
         can_fill: bool,
+        takes_large: bool = False,
+        breaks: Mapping[str, Break] = MappingProxyType({}),
         unkept: Callable[[], Awaitable[list[str]]] = _nothing,
     ) -> None:
         self.url = url
+        self.takes_large = takes_large
         self._root = root
         self._blobs = blobs
-        self._can_fill = can_fill
+        self.breaks = {"disk full": self._fill, **breaks} if can_fill else dict(breaks)
         self._unkept = unkept
         self.faults: Counter[str] = Counter()
         self.witnessed: list[tuple[int, r.Record]] = []
@@ -69,10 +74,6 @@ class DiskArena:
     @property
     def drain_url(self) -> str:
         return self.url
-
-    @property
-    def breaks(self) -> Mapping[str, Break]:
-        return {"disk full": self._fill} if self._can_fill else {}
 
     async def _fill(self, rng: random.Random) -> None:
         """Take every byte there is, for a while."""

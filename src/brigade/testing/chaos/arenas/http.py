@@ -67,6 +67,7 @@ class HttpArena:
     """The store behind the servers is a directory."""
 
     keeps_own_time = True
+    takes_large = False
 
     def __init__(self, store: DiskArena, servers: list[_Server]) -> None:
         self._store = store

@@ -39,6 +39,7 @@ class _Logged(msgspec.Struct):
 
 class PostgresArena:
     keeps_own_time = True
+    takes_large = False
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server

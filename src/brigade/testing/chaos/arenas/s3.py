@@ -36,6 +36,7 @@ UP_WITHIN = 90.0
 
 class S3Arena:
     keeps_own_time = False
+    takes_large = False
 
     def __init__(self, server: Seaweed, proxy: Proxy | None) -> None:
         self._server = server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import sqlite3
 import time
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from brigade.testing.chaos.arenas.disk import DiskArena, small_disk
 __all__ = ["opened", "swept", "unsound"]
 
 SWEPT_WITHIN = 20.0
+HELD_WITHIN = 20.0
 LEFTOVERS = "SELECT count(*) FROM leftovers"
 UNSOUND = {
     "streams that nobody refers to and nobody swept": LEFTOVERS,
@@ -54,6 +56,14 @@ async def swept(path: str) -> None:
             await blobs.close()
 
 
+async def _held(path: str, rng: random.Random) -> None:
+    """What a process does to the others that is frozen in the middle of a transaction."""
+    holder = sqlite3.connect(path, timeout=HELD_WITHIN, isolation_level=None, check_same_thread=False)
+    with contextlib.closing(holder):
+        await asyncio.to_thread(holder.execute, "BEGIN IMMEDIATE")
+        await asyncio.sleep(rng.uniform(2, 4))
+
+
 @contextlib.contextmanager
 def opened(folder: Path, seed: int, faults: bool) -> Generator[Arena]:
     root = folder / "disk"
@@ -69,5 +79,7 @@ def opened(folder: Path, seed: int, faults: bool) -> Generator[Arena]:
             f"sqlite://{path}",
             lambda: SqliteBlobs(path, watch=False),
             can_fill=mounted and faults,
+            takes_large=True,
+            breaks={"write lock held past the lease": lambda rng: _held(path, rng)},
             unkept=unkept,
         )

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from brigade import Ack, AsyncQueue, Extend, Message, Nack, Release, StoreUnavailable
+from brigade import Ack, AsyncQueue, Extend, Message, MessageNotFound, Nack, Release, StaleLease, StoreUnavailable
 from brigade.model import Settlement
-from brigade.testing.chaos.crew.producing import opened, queue_of
+from brigade.testing.chaos.crew.producing import large_payload, opened, queue_of
 from brigade.testing.chaos.journal import Journal
 from brigade.testing.chaos.plan import JOBS, LETTERS, LINE, Brief
 
@@ -47,9 +47,26 @@ class _Hand:
             try:
                 held = await self._queue.claim(rng.choice((1, 2, 5, 20)), wait=0.5)
                 await asyncio.sleep(rng.uniform(0, 0.05))
-                await self._settle(held)
+                await self._settle([message for message in held if await self._is_whole(message)])
             except StoreUnavailable:
                 await asyncio.sleep(0.1)
+
+    async def _is_whole(self, message: Message) -> bool:
+        """Read a payload that is stored apart. Under a lease that others have taken over it may be gone."""
+        if message.body is not None:
+            return True
+        try:
+            read = await message.open().read()
+        except MessageNotFound:
+            (answer,) = await self._queue.settle([Ack(message)])
+            if not isinstance(answer, StaleLease):
+                raise RuntimeError(f"the payload of {message.ref} was gone while its lease was held") from None
+            self._journal.write("large payload gone", count=1)
+            return False
+        if read != large_payload(message.correlation_id, message.size):
+            raise RuntimeError(f"the payload of {message.ref} is not what was sent")
+        self._journal.write("large payload read", count=1)
+        return True
 
     async def _settle(self, held: Sequence[Message]) -> None:
         rng, lease = self._rng, self._brief.lease

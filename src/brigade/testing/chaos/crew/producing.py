@@ -1,4 +1,4 @@
-"""Producers: one by one, side by side, in batches, under ids of their own, in groups, in a strict line, delayed."""
+"""Producers: one by one, side by side, in batches, under own ids, in groups, in a strict line, delayed, large."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from brigade.payload import NewMessage
 from brigade.testing.chaos.journal import Journal
 from brigade.testing.chaos.plan import JOBS, LINE, Brief
 
-__all__ = ["opened", "patiently", "produce", "queue_of"]
+__all__ = ["large_payload", "opened", "patiently", "produce", "queue_of"]
 
 T = TypeVar("T")
 OWN_IDS = 40
 LOOK_EVERY = 15
+LARGE = (300_000, 3_000_000)
 
 
 async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
@@ -43,6 +44,11 @@ async def opened(brief: Brief, stop: asyncio.Event) -> AsyncHub | None:
 async def queue_of(hub: AsyncHub, name: str, stop: asyncio.Event) -> AsyncQueue:
     """A queue that is there, as soon as the store answers."""
     return await patiently(lambda: hub.queue(name, create=False), stop)
+
+
+def large_payload(uid: str, size: int) -> bytes:
+    """So many bytes that only this message has, so that whoever reads them can tell."""
+    return (f"{uid}:".encode() * (size // len(uid) + 1))[:size]
 
 
 async def produce(brief: Brief, journal: Journal, stop: asyncio.Event) -> None:
@@ -84,6 +90,8 @@ class _Producer:
             lambda: self._single(self._line),
             lambda: self._line.enqueue_many(self._batch(rng.randint(2, 4))),
         ]
+        if self._brief.large:
+            manners.append(self._large)
         await rng.choice(manners)()
 
     async def _single(self, queue: AsyncQueue, *, group: str | None = None, delay: float = 0.0) -> None:
@@ -91,6 +99,10 @@ class _Producer:
         await queue.enqueue(
             self._payload(uid), correlation_id=uid, group=group, delay=delay, priority=self.rng.choice((0, 5, 5, 9))
         )
+
+    async def _large(self) -> None:
+        uid = self._uid()
+        await self._jobs.enqueue(large_payload(uid, self.rng.randint(*LARGE)), correlation_id=uid)
 
     async def _own_id(self, id: str) -> None:
         """The same message from everybody who sends it: only one of them may count."""

@@ -149,7 +149,7 @@ class RecordingStore:
                 version=message.lease.version,
                 attempt=message.attempt,
                 max_attempts=message.max_attempts,
-                payload=message.payload,
+                payload=message.body or b"",
                 own_id=message.id if message.id.startswith("own-") else None,
                 group=message.group,
                 priority=message.priority,
