@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["FILE", "FILE_FSYNC", "MEMORY", "MESSAGE", "STORES", "Case", "Ground", "Measurement", "best_of"]
+__all__ = ["FILE", "FILE_FSYNC", "MEMORY", "MESSAGE", "SQLITE", "STORES", "Case", "Ground", "Measurement", "best_of"]
 
 MESSAGE = b'{"type": "email", "to": "someone@example.org", "body": "'.ljust(198, b".") + b'"}'
-MEMORY, FILE, FILE_FSYNC = "memory", "file, no fsync", "file, fsync"
-STORES = (MEMORY, FILE, FILE_FSYNC)
+MEMORY, FILE, FILE_FSYNC, SQLITE = "memory", "file, no fsync", "file, fsync", "sqlite, fsync"
+STORES = (MEMORY, FILE, FILE_FSYNC, SQLITE)
 
 assert len(MESSAGE) == 200
 
@@ -65,6 +65,8 @@ class Ground:
         """The URL of a fresh, empty store of that kind."""
         if store == MEMORY:
             return f"memory://{self.directory().name}-{self.root.name}"
+        if store == SQLITE:
+            return f"sqlite://{self.directory()}/jobs.db"
         return f"file://{self.directory()}?fsync={'on' if store == FILE_FSYNC else 'off'}"
 
     def messages(self, wanted: int, batch: int = 1) -> int:

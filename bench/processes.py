@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import brigade
-from bench.measure import FILE, FILE_FSYNC, Case, Ground, Measurement, best_of
+from bench.measure import FILE, FILE_FSYNC, SQLITE, Case, Ground, Measurement, best_of
 from bench.throughput import preload
 
 __all__ = ["PROCESSES", "processes"]
@@ -79,7 +79,7 @@ CASES: tuple[tuple[Case, int], ...] = tuple(
         Case(
             f"claim + ack, {batch:,}, {PROCESSES} processes",
             lambda url, messages, batch=batch: _consume(url, messages, batch),
-            {FILE: count, FILE_FSYNC: count},
+            {FILE: count, FILE_FSYNC: count, SQLITE: count},
         ),
         batch,
     )

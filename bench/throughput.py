@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import brigade
-from bench.measure import FILE, FILE_FSYNC, MEMORY, MESSAGE, Case, Ground, Measurement, best_of
+from bench.measure import FILE, FILE_FSYNC, MEMORY, MESSAGE, SQLITE, Case, Ground, Measurement, best_of
 from bench.workers import CASES as WORKERS
 
 __all__ = ["preload", "throughput"]
@@ -106,7 +106,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "enqueue, 1 caller",
             _blocking(_enqueue_alone),
-            {MEMORY: 10_000, FILE: 3_000, FILE_FSYNC: 1_000},
+            {MEMORY: 10_000, FILE: 3_000, FILE_FSYNC: 1_000, SQLITE: 1_000},
         ),
         1,
     ),
@@ -114,7 +114,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             f"enqueue, {CALLERS} callers at once",
             _blocking(_enqueue_together),
-            {MEMORY: 30_000, FILE: 20_000, FILE_FSYNC: 10_000},
+            {MEMORY: 30_000, FILE: 20_000, FILE_FSYNC: 10_000, SQLITE: 10_000},
         ),
         1,
     ),
@@ -122,7 +122,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "enqueue_many, 1,000 a call",
             _blocking(_enqueue_many),
-            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000},
+            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000, SQLITE: 100_000},
         ),
         BATCH,
     ),
@@ -130,7 +130,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "claim + ack, 1 at a time",
             _blocking(_consume(1)),
-            {MEMORY: 3_000, FILE: 1_000, FILE_FSYNC: 500},
+            {MEMORY: 3_000, FILE: 1_000, FILE_FSYNC: 500, SQLITE: 500},
         ),
         1,
     ),
@@ -138,7 +138,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "claim + ack, 100 at a time",
             _blocking(_consume(100)),
-            {MEMORY: 30_000, FILE: 20_000, FILE_FSYNC: 20_000},
+            {MEMORY: 30_000, FILE: 20_000, FILE_FSYNC: 20_000, SQLITE: 20_000},
         ),
         100,
     ),
@@ -146,7 +146,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "claim + ack, 1,000 at a time",
             _blocking(_consume(BATCH)),
-            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000},
+            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000, SQLITE: 100_000},
         ),
         BATCH,
     ),
@@ -154,7 +154,7 @@ CASES: tuple[tuple[Case, int], ...] = (
         Case(
             "end to end, batches of 1,000",
             _blocking(_end_to_end),
-            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000},
+            {MEMORY: 100_000, FILE: 100_000, FILE_FSYNC: 100_000, SQLITE: 100_000},
         ),
         BATCH,
     ),

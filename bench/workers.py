@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import brigade
-from bench.measure import FILE, FILE_FSYNC, MEMORY, MESSAGE, Case
+from bench.measure import FILE, FILE_FSYNC, MEMORY, MESSAGE, SQLITE, Case
 
 __all__ = ["CASES"]
 
@@ -51,7 +51,17 @@ def _async_worker(concurrency: int) -> Callable[[str, int], float]:
 
 
 CASES: tuple[tuple[Case, int], ...] = (
-    (Case("worker, 8 threads", _worker("thread", 8), {MEMORY: 20_000, FILE: 20_000, FILE_FSYNC: 20_000}), BATCH),
-    (Case("worker, 64 tasks", _async_worker(64), {MEMORY: 20_000, FILE: 20_000, FILE_FSYNC: 20_000}), BATCH),
-    (Case("worker, 2 processes, with their start", _worker("process", 2), {FILE_FSYNC: 20_000}), BATCH),
+    (
+        Case(
+            "worker, 8 threads",
+            _worker("thread", 8),
+            {MEMORY: 20_000, FILE: 20_000, FILE_FSYNC: 20_000, SQLITE: 20_000},
+        ),
+        BATCH,
+    ),
+    (
+        Case("worker, 64 tasks", _async_worker(64), {MEMORY: 20_000, FILE: 20_000, FILE_FSYNC: 20_000, SQLITE: 20_000}),
+        BATCH,
+    ),
+    (Case("worker, 2 processes, with their start", _worker("process", 2), {FILE_FSYNC: 20_000, SQLITE: 20_000}), BATCH),
 )

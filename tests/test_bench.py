@@ -23,7 +23,7 @@ def test_a_quick_benchmark_measures_every_case(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    stores = {"memory", "file, no fsync", "file, fsync"}
+    stores = {"memory", "file, no fsync", "file, fsync", "sqlite, fsync"}
     assert {one["store"] for one in report["throughput"]} == stores
     assert all(one["best"] > 0 for one in report["throughput"])
     assert {one["case"] for one in report["throughput"]} >= {

@@ -191,7 +191,7 @@ class AsyncHub:
 
 
 def connect_async(url: str, **options: Any) -> AsyncHub:
-    """A hub for async programs: `memory://name`, `file://path`, `s3://bucket/prefix`, ….
+    """A hub for async programs: `memory://name`, `file://path`, `sqlite://path`, `s3://bucket/prefix`, ….
 
     Options may also stand in the URL's query.
     """

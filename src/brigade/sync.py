@@ -450,7 +450,7 @@ def _blocking(connection: Any) -> Any:
 
 
 def connect(url: str, **options: Any) -> Hub:
-    """Connect to a store: `memory://name`, `file://path`, `s3://bucket/prefix`, ….
+    """Connect to a store: `memory://name`, `file://path`, `sqlite://path`, `s3://bucket/prefix`, ….
 
     Options may also stand in the URL's query.
     """
