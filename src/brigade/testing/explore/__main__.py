@@ -25,11 +25,13 @@ _counts: list[Any] = []
 """What the processes of the pool share: how many states each cast has so far."""
 
 
-def _explored(chosen: tuple[int, str], most: int | None) -> tuple[Report, float]:
+def _explored(chosen: tuple[int, str], most: int | None, reduced: bool, shortest: bool) -> tuple[Report, float]:
     place, name = chosen
     clock = SystemClock()
     began = clock.monotonic()
-    return explore(CASTS[name], most_states=most, tell=partial(_count, place)), clock.monotonic() - began
+    tell = partial(_count, place)
+    report = explore(CASTS[name], most_states=most, tell=tell, reduced=reduced, shortest=shortest)
+    return report, clock.monotonic() - began
 
 
 def _share(counts: Any) -> None:
@@ -62,6 +64,7 @@ def _plain(report: Report, seconds: float) -> dict[str, Any]:
         "cast": report.cast,
         "states": report.states,
         "moves": report.moves,
+        "judged": report.judged,
         "ends": report.ends,
         "longest": report.longest,
         "complete": report.complete,
@@ -74,7 +77,7 @@ def _show(told: dict[str, Any]) -> None:
     how_far = "all of them" if told["complete"] else "stopped there"
     print(
         f"{told['cast']}: {told['states']:,} states ({how_far}), {told['moves']:,} moves, "
-        f"{told['ends']:,} ends judged, {told['longest']} moves at most, {told['seconds']:,} s",
+        f"{told['judged']:,} judged, {told['ends']:,} ends, {told['longest']} moves at most, {told['seconds']:,} s",
         flush=True,
     )
     for broken in told["broken"]:
@@ -88,6 +91,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("casts", nargs="*", metavar="CAST", help=f"one of {', '.join(CASTS)} (default: all)")
     parser.add_argument("--most", type=int, metavar="N", help="stop a cast after so many states")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes to use")
+    parser.add_argument("--unreduced", action="store_true", help="tell apart what comes to the same; takes far longer")
+    parser.add_argument("--shortest", action="store_true", help="find the shortest path to what is broken")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args(argv)
     unknown = [name for name in given.casts if name not in CASTS]
@@ -98,7 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     counts: Any = context.Array("Q", len(names), lock=False)
     with context.Pool(max(given.jobs, 1), _share, [counts]) as pool:
-        results = pool.imap_unordered(partial(_explored, most=given.most), list(enumerate(names)))
+        one = partial(_explored, most=given.most, reduced=not given.unreduced, shortest=given.shortest)
+        results = pool.imap_unordered(one, list(enumerate(names)))
         while len(done) < len(names):
             report, seconds = _next(results, names, counts, done)
             done.add(report.cast)

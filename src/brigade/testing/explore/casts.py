@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+from brigade.blobs import Create
 from brigade.clock import to_ms
 from brigade.errors import StoreUnavailable
 from brigade.policy import Backoff, Failure, QueuePolicy
@@ -19,7 +21,7 @@ from brigade.stores.bucket.redrive import redrive_parked
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Proto
 from brigade.stores.bucket.sweep import sweep
-from brigade.stores.bucket.wire import Entry
+from brigade.stores.bucket.wire import SEGMENT, Entry
 from brigade.testing.sim.actors import deliver, enqueue_told, settle_told
 from brigade.testing.sim.faults import CALM
 from brigade.testing.sim.process import Process
@@ -62,16 +64,48 @@ class Cast:
         return Scenario(0, self.name, self.policy, CALM, 0, 0.0, (), (), 0, letters)
 
 
-def producer(process: Process, name: str, count: int = 1, own_id: str | None = None) -> Proto[None]:
-    """Enqueue in one call. Where the outcome is unknown, a message with an id of its own is sent again."""
+def producer(process: Process, name: str, count: int = 1, own_id: str | None = None, names: int = 1) -> Proto[None]:
+    """Enqueue in one call. Where the outcome is unknown, a message with an id of its own is sent again.
+
+    Two producers of one id can keep each other from it for as long as they like, by taking the other's name in turn.
+    So each is followed until it has taken `names` of its own, and stops for good before the next one.
+    """
     drafts: list[Draft] = []
     for place in range(count):
         uid = f"{name}{place}"
         payload = process.world.payloads[uid] = uid.encode()
         drafts.append(Draft(Entry(payload, len(payload), process.env.now(), "text/plain", uid, own_id=own_id)))
-    for _ in range(2 if own_id else 1):
+    if own_id is None:
+        yield from enqueue_told(process, drafts)
+    else:
+        yield from _until_named(_sent_twice(process, drafts), names)
+
+
+def _sent_twice(process: Process, drafts: list[Draft]) -> Proto[None]:
+    for _ in range(2):
         if (yield from enqueue_told(process, drafts)):
             return
+
+
+def _until_named(proto: Proto[None], names: int) -> Proto[None]:
+    """The steps of a producer until it would write a segment under one name more."""
+    taken: set[str] = set()
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = proto.send(answer) if error is None else proto.throw(error)
+        except StopIteration:
+            return
+        if isinstance(step, Create) and "/seg/" in step.key and not SEGMENT.decode(step.body, key=step.key).void:
+            taken.add(step.key)
+        if len(taken) > names:
+            return
+        answer, error = None, None
+        try:
+            answer = yield step
+        except StoreUnavailable as caught:
+            error = caught
 
 
 def worker(process: Process, kind: str, limit: int = 2, queue: str = JOBS) -> Proto[None]:
@@ -110,8 +144,12 @@ def redriver(process: Process) -> Proto[None]:
         yield from redrive_parked(process.env, process.view(JOBS), None, 10)
 
 
-def _one(name: str, count: int = 1, own_id: str | None = None) -> Actor:
-    return partial(producer, name=name, count=count, own_id=own_id)
+def _one(name: str, count: int = 1) -> Actor:
+    return partial(producer, name=name, count=count)
+
+
+def _same(name: str, names: int) -> Actor:
+    return partial(producer, name=name, own_id="same", names=names)
 
 
 def _works(kind: str, limit: int = 2, queue: str = JOBS) -> Actor:
@@ -160,7 +198,12 @@ CASTS: dict[str, Cast] = {
         Cast(
             "own-ids",
             "two producers of one id, and a worker",
-            (("p", _one("p", 1, "same")), ("q", _one("q", 1, "same")), ("w", _works("ack"))),
+            (("p", _same("p", 1)), ("q", _same("q", 1)), ("w", _works("ack"))),
+        ),
+        Cast(
+            "own-ids-duel",
+            "two producers of one id that take each other's name in turn",
+            (("p", _same("p", 2)), ("q", _same("q", 2))),
         ),
         Cast(
             "retry",
@@ -169,6 +212,15 @@ CASTS: dict[str, Cast] = {
             before=(_one("m"),),
             policy=PARKING,
             ticks=(EXPIRED,),
+        ),
+        Cast(
+            "redrive-sweep",
+            "a worker that fails a message for good, one that redrives it, and a sweeper an hour later",
+            (("w", _works("nack")), ("r", redriver), ("s", sweeper)),
+            before=(_one("m"),),
+            policy=PARKING,
+            ticks=(AGES,),
+            faults=0,
         ),
         Cast(
             "dead-letter",

@@ -48,7 +48,11 @@ class State(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """How far an exploration came, and what it found."""
+    """How far an exploration came, and what it found. `complete` says that there is no other state.
+
+    `judged` counts different histories with what the store held at the end of each, `ends` the states in which
+    everybody has done what there was to do.
+    """
 
     cast: str
     states: int = 0
@@ -56,7 +60,7 @@ class Report:
     ends: int = 0
     judged: int = 0
     longest: int = 0
-    complete: bool = True
+    complete: bool = False
     broken: list[tuple[list[str], list[Violation]]] = field(default_factory=list[tuple[list[str], list[Violation]]])
 
 
@@ -70,8 +74,9 @@ def explore(
 ) -> Report:
     """Visit every state once, and judge it. Stops at the first that breaks a promise.
 
-    `tell` hears now and then how many states have been visited. With `shortest` the path to what is broken has as few
-    events as any; that takes more memory.
+    `tell` hears now and then how many states have been visited. Without `reduced`, orders of events that come to the
+    same are told apart: that takes far longer, and finds the same. With `shortest` the path to what is broken has as
+    few events as any; that takes more memory.
     """
     search = _Search(cast, reduced=reduced)
     report = Report(cast.name)
@@ -87,8 +92,8 @@ def explore(
         if tell is not None and report.states % TELL_EVERY == 0:
             tell(report.states)
         if most_states is not None and report.states >= most_states:
-            report.complete = False
-            break
+            report.judged = judge.judged
+            return report
         report.ends += all(memory.ended for memory in state.memories) and not state.late
         for move, after, told in search.moves(state):
             report.moves += 1
@@ -102,7 +107,7 @@ def explore(
             if key not in seen:
                 seen.add(key)
                 todo.append((after, then, (path, move), depth + 1))
-    report.judged = judge.judged
+    report.judged, report.complete = judge.judged, True
     return report
 
 
