@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from brigade.blobs import UNSUPPORTED, Create, Delete, DeleteIf, Get, List, Op, Swap
+from brigade.blobs import UNKNOWN, UNSUPPORTED, Create, Delete, DeleteIf, Get, List, Op, Swap
 from brigade.blobs.memory import Bucket
 from brigade.ids import Ids
+from brigade.machine import State
 from brigade.model import Receipt
 from brigade.policy import Failure, QueuePolicy
 from brigade.stores.bucket import admin
@@ -57,6 +58,12 @@ class Underway(Generic[T]):
 
     def after_that(self) -> Underway[T]:
         self._go_on()
+        return self
+
+    def in_doubt(self) -> Underway[T]:
+        """The operation is applied, and its answer lost."""
+        self._world.apply(self._asked)
+        self._asked = self._steps.send(UNKNOWN)
         return self
 
     def end(self) -> T:
@@ -354,3 +361,28 @@ def test_what_goes_along_with_a_letter_stays_if_it_was_written_anew(kind: str, c
     assert world.somebody().work_off(LETTERS) == 1
     if conditional_delete:
         world.nothing_is_left()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["settle", "settle_again"])
+def test_a_late_ledger_does_not_hide_an_ack_in_doubt(again: bool) -> None:
+    """The segment is over when a claimer with an old listing begins a ledger for it: history knows of the ack."""
+    world = World(QueuePolicy())
+    worker, late = world.somebody(), world.somebody()
+    worker.enqueue(Entry(b"x", 1, worker.env.now(), "text/plain", "m"))
+    [held] = worker.take(JOBS)
+    acking = worker.settled(JOBS, "ack", held).until(lambda op: isinstance(op, Swap)).in_doubt()
+    view = late.views[JOBS]
+    claiming = late.begin(claim(late.env, view, limit=1, owner="late", visibility=30, listing_ttl=0))
+    claiming.until(lists(view.keys.ledgers))
+    other = world.somebody()
+    account = other.begin(open_account(other.env, other.views[JOBS], held.name)).end()
+    assert account is not None
+    other.begin(finish(other.env, other.views[JOBS], {held.name: account.ledger})).end()
+    claiming.end()
+    assert world.keys(view.keys.ledgers) == [view.keys.ledger(held.name)]
+    if again:
+        grant = held.grant
+        change = Change("ack", list(grant.members), grant.token, grant.version)
+        acking = other.begin(settle(other.env, other.views[JOBS], held.name, [change], tried=True))
+    [[answer]] = acking.end()
+    assert answer.status is State.SUCCEEDED

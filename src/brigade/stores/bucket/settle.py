@@ -68,6 +68,8 @@ def settle(
             account = yield from open_account(env, view, name, cached=False)
             fresh = True
             continue
+        if stale and tried:
+            yield from _ask_history(env, view, name, book, changes, answers)
         if not book.changed:
             return answers
         book.finalize()
@@ -179,6 +181,21 @@ def _after_the_end(
         [_from_history(name, change, place, ended.get(f"{name}-{place}")) for place in change.places]
         for change in changes
     ]
+
+
+def _ask_history(
+    env: Env, view: QueueView, name: SegmentName, book: Book, changes: Sequence[Change], answers: list[Answers]
+) -> Proto[None]:
+    """An account that doesn't know a token may be one that a late claimer made when the segment was over already.
+
+    Then a write of ours that was in doubt is in history, or it was never applied.
+    """
+    known = {grant.token for grant in book.grants}
+    unknown = [place for place, change in enumerate(changes) if change.token not in known]
+    if unknown:
+        told = yield from _after_the_end(env, view, name, [changes[place] for place in unknown], True)
+        for place, several in zip(unknown, told, strict=True):
+            answers[place] = several
 
 
 def _from_history(name: SegmentName, change: Change, place: int, record: Record | None) -> Settled | StaleLease:
