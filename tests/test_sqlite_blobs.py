@@ -618,6 +618,13 @@ class TestStreams:
         await until(lambda: rows(path, "SELECT count(*) FROM chunks") == [(0,)])
         assert rows(path, "SELECT count(*) FROM leftovers") == [(0,)]
 
+    async def test_an_object_that_lacks_bytes_is_told_of(self, blobs: SqliteBlobs, path: str) -> None:
+        await blobs.put_stream("q/large", pieces(3, 1_000_000))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("DELETE FROM chunks WHERE place = 1")
+        with pytest.raises(StoreUnavailable, match="lacks bytes; the file is damaged"):
+            await blobs.perform(Get("q/large"))
+
     async def test_a_swap_lets_go_of_the_chunks(self, blobs: SqliteBlobs, path: str) -> None:
         await blobs.put_stream("q/large", pieces(3, 1_000_000))
         page: Any = await blobs.perform(List(""))

@@ -200,11 +200,17 @@ class SqliteBlobs:
         """An object or a page. Without `whole` an object of many chunks is NotImplemented."""
         if isinstance(op, List):
             return self._page(connection, op)
+        before = 0
         while True:
             found = self._row(connection, op.key)
             if found is None:
                 return None
             id, size, stream, body = found
+            if id == before:
+                raise StoreUnavailable(
+                    f"{op.key!r} in {self._path!r} lacks bytes; the file is damaged: restore it from a backup"
+                )
+            before = id
             if stream is not None:
                 if not whole:
                     return NotImplemented
