@@ -107,7 +107,7 @@ class TestDurability:
         calls.clear()
         await blobs.put_stream("q/a", one_chunk(b"x"))
         await blobs.perform(Copy("q/a", "q/b"))
-        assert calls == ["fsync file", "link", "fsync folder"] * 2
+        assert calls == ["fsync file", "link", "fsync folder", "fsync file", "replace", "fsync folder"]
         await blobs.close()
 
     async def test_without_fsync_nothing_is_synced(self, tmp_path: Path, calls: list[str]) -> None:

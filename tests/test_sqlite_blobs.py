@@ -38,6 +38,7 @@ from brigade.blobs import (
 )
 from brigade.blobs import sqlite as sqlite_module
 from brigade.blobs.sqlite import SqliteBlobs
+from brigade.blobs.sqlite_file import prepare
 from brigade.clock import SystemClock
 from brigade.crypto.keys import Keys, new_key, write_keys
 from brigade.errors import ConfigError, MessageNotFound, PermissionDenied, StoreUnavailable
@@ -114,6 +115,18 @@ class TestTheFile:
         if sys.platform == "linux":
             files = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
             assert [name for name in map(str, map(_target, files)) if path in name] == []
+
+    def test_many_may_make_it_at_once(self, tmp_path: Path) -> None:
+        """None of them takes what another one has half made for a database of another program."""
+        gate = threading.Barrier(4)
+
+        def make(number: int) -> None:
+            gate.wait()
+            prepare(f"{tmp_path}/{number}.db", fsync=False).close()
+
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(50):
+                list(pool.map(make, [number] * 4))
 
     async def test_an_empty_file_will_do(self, path: str) -> None:
         Path(path).touch()

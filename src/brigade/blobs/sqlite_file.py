@@ -90,7 +90,10 @@ def connect(path: str, *, fsync: bool) -> sqlite3.Connection:
 def _opened(path: str, fsync: bool) -> sqlite3.Connection:
     connection = connect(path, fsync=fsync)
     try:
-        if not _is_ours(connection, path):
+        connection.execute("BEGIN")
+        made = _is_ours(connection, path)
+        connection.execute("ROLLBACK")
+        if not made:
             _format(connection, path)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -102,7 +105,10 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
 
 
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether our tables are there; False in an empty file. Anything else is a ConfigError, and left as it was."""
+    """Whether our tables are there; False in an empty file. Anything else is a ConfigError, and left as it was.
+
+    Within a transaction: somebody else may be making them just now.
+    """
     ((application,),) = connection.execute("PRAGMA application_id").fetchall()
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from brigade.blobs import UNSUPPORTED, Create, DeleteIf, Item, Swap
+from brigade.blobs import Create, DeleteIf, Item, Swap
 from brigade.clock import to_ms
 from brigade.errors import CannotDecrypt, CorruptObject
 from brigade.stores.bucket.accounts import (
@@ -239,27 +239,27 @@ def _lane_orphans(
             continue
         if not name.derived:
             orphans.append(item.key)
-        elif (yield from _abandoned(env, view, item, name)):
-            yield from write(env, Swap(item.key, _void(env), item.etag))
+        elif (etag := (yield from _abandoned(env, view, item, name))) is not None:
+            yield from write(env, Swap(item.key, _void(env), etag))
     return orphans
 
 
-def _abandoned(env: Env, view: QueueView, item: Item, name: SegmentName) -> Proto[bool]:
-    """Whether nobody will append a derived segment to its lane any more: as long as its source lasts, somebody may.
+def _abandoned(env: Env, view: QueueView, item: Item, name: SegmentName) -> Proto[str | None]:
+    """The etag of a derived segment that nobody will append to its lane: as long as its source lasts, somebody may.
 
     Whoever used the source up has appended the segment before, so the lane is looked at once more after that.
     """
     try:
         found = yield from read(env, SEGMENT, item.key)
     except CorruptObject:
-        return False
-    if found is None or found[0].void or found[1] != item.etag:
-        return False
+        return None
+    if found is None or found[0].void or not (yield from _as_listed(item, found[1])):
+        return None
     source = found[0].source
     if source is not None and not (yield from _exhausted(env, source, str(name))):
-        return False
+        return None
     lane = yield from read_lane(env, view, name.lane)
-    return lane is None or all(entry.segment != str(name) for entry in lane[0].entries)
+    return None if lane and any(entry.segment == str(name) for entry in lane[0].entries) else found[1]
 
 
 def _void(env: Env) -> bytes:
@@ -280,7 +280,7 @@ def _sweep_void(env: Env, view: QueueView, item: Item, name: SegmentName, done: 
         found = yield from read(env, SEGMENT, item.key)
     except CorruptObject:
         return
-    if found is None or not found[0].void or found[1] != item.etag:
+    if found is None or not found[0].void or not (yield from _as_listed(item, found[1])):
         return
     source = found[0].source
     if source is None:
@@ -291,7 +291,23 @@ def _sweep_void(env: Env, view: QueueView, item: Item, name: SegmentName, done: 
         done.live.discard(str(name))
         done.orphans += 1
     elif (yield from _exhausted(env, source, str(name))):
-        yield from write(env, Swap(item.key, _void(env), item.etag))
+        yield from write(env, Swap(item.key, _void(env), found[1]))
+
+
+def _as_listed(item: Item, etag: str) -> Proto[bool]:
+    """Whether an object that was read as `etag` is what was listed.
+
+    Google's listings tell an etag only after the object was read, so where they differ, another look tells.
+    """
+    return item.etag == etag or (yield from _still_there(item, etag))
+
+
+def _still_there(item: Item, etag: str | None = None) -> Proto[bool]:
+    """Whether a listing shows an old object as it was: whatever is written over it is younger."""
+    for found in (yield from list_page(item.key, limit=1)).items:
+        same = (found.key, found.size, found.modified) == (item.key, item.size, item.modified)
+        return same and etag in (None, found.etag)
+    return False
 
 
 def _exhausted(env: Env, source: str, target: str) -> Proto[bool]:
@@ -319,7 +335,7 @@ def _sweep_parked(env: Env, view: QueueView, done: Swept) -> Proto[set[str]]:
         parked, etag = found
         if parked.moving and _old(env, item, FINAL_GRACE):
             yield from finish_redrive(env, view, item.key)
-        elif not any(parked.entries) and etag == item.etag and _old(env, item):
+        elif not any(parked.entries) and _old(env, item) and (yield from _as_listed(item, etag)):
             if not parked.refs:
                 yield from delete([item.key])
                 done.orphans += 1
@@ -363,10 +379,8 @@ def _sweep_beside(env: Env, view: QueueView, parked: set[str], done: Swept) -> P
 
 def _delete_unchanged(item: Item) -> Proto[None]:
     """Remove what is still as it was listed; where storage can't see to that, as far as one more look tells."""
-    if (yield DeleteIf(item.key, item.etag)) is not UNSUPPORTED:
-        return
-    page = yield from list_page(item.key, limit=1)
-    if item in page.items:
+    answer = yield DeleteIf(item.key, item.etag)
+    if not isinstance(answer, str) and (yield from _still_there(item)):
         yield from delete([item.key])
 
 
@@ -392,7 +406,7 @@ def _sweep_markers(env: Env, view: QueueView, done: Swept) -> Proto[None]:
         if found is None:
             continue
         marker, etag = found
-        if etag != item.etag:
+        if not (yield from _as_listed(item, etag)):
             continue
         kept = marker.done and not _old(env, item, retention)
         if not kept and not (yield from _alive(view, marker.ref, done)):
