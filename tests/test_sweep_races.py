@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
-from brigade.blobs import UNKNOWN, UNSUPPORTED, Create, Delete, DeleteIf, Get, List, Op, Swap
+from brigade.blobs import UNKNOWN, UNSUPPORTED, Create, Delete, DeleteIf, Get, List, Op, Page, Swap
 from brigade.blobs.memory import Bucket
 from brigade.ids import Ids
 from brigade.machine import State
@@ -131,6 +132,9 @@ class World:
         self.queues = {JOBS: policy, LETTERS: QueuePolicy()}
         self._bucket = Bucket(self.clock)
         self._conditional_delete = conditional_delete
+        self.shy = False
+        """Whether listings tell an etag only of what the latest process has read before, as Google's do."""
+        self._read: set[str] = set()
         self._seed = 0
         maker = self.somebody()
         for name in self.queues:
@@ -140,9 +144,16 @@ class World:
         if isinstance(op, DeleteIf) and not self._conditional_delete:
             return UNSUPPORTED
         self.clock.ms += 1
-        return self._bucket.apply(op)
+        answer = self._bucket.apply(op)
+        if isinstance(op, Get):
+            self._read.add(op.key)
+        if self.shy and isinstance(answer, Page):
+            items = [one if one.key in self._read else replace(one, etag="unknown") for one in answer.items]
+            return Page(items, answer.more)
+        return answer
 
     def somebody(self) -> Somebody:
+        self._read.clear()
         self._seed += 1
         return Somebody(self, self._seed)
 
@@ -361,6 +372,24 @@ def test_what_goes_along_with_a_letter_stays_if_it_was_written_anew(kind: str, c
     assert world.somebody().work_off(LETTERS) == 1
     if conditional_delete:
         world.nothing_is_left()
+
+
+@pytest.mark.parametrize("copy", [LETTER, PARKED], ids=["letters", "parked"])
+def test_where_listings_tell_no_etags_nothing_is_left_either(copy: str) -> None:
+    world = copied(copy)
+    world.shy = True
+    if copy == PARKED:
+        assert world.somebody().redrive().end() == 1
+    world.end_the_source()
+    assert world.somebody().work_off(LETTERS if copy == LETTER else JOBS) == 1
+    world.nothing_is_left()
+
+
+def test_where_listings_tell_no_etags_payloads_and_states_are_swept() -> None:
+    world = World(BURYING)
+    world.apart(b"payload")
+    world.shy = True
+    world.nothing_is_left()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["settle", "settle_again"])
