@@ -456,7 +456,7 @@ class TestWatching:
         assert "inotify watch limit reached" in caplog.text
         assert "polling" in caplog.text
         assert watch.subscribe("q/y/", print) is None
-        await watch.close()
+        watch.close()
         assert woken == ["q/x/"]
 
     async def test_the_watcher_thread_ends_with_the_blobs(self, tmp_path: Path) -> None:

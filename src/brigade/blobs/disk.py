@@ -87,16 +87,9 @@ class DiskBlobs:
         lock = self._lock(op.key)
         if not lock.try_enter():
             return NotImplemented
-        try:
-            self._counts["swap"] += 1
-            with self._explained("swap"):
-                answer = self._swap_locked(op.key, op.body, op.etag)
-        finally:
-            lock.__exit__()
-        if answer is not CONFLICT:
-            with self._explained("swap"):
-                self._sync_folder(op.key)
-        return answer
+        self._counts["swap"] += 1
+        with self._explained("swap"):
+            return self._swap_in(lock, op.key, op.body, op.etag)
 
     async def perform(self, op: Op) -> object:
         return await self._threads.run(self._perform, op)
@@ -146,7 +139,7 @@ class DiskBlobs:
 
     async def close(self) -> None:
         if self._watch is not None:
-            await self._watch.close()
+            self._watch.close()
         await self._threads.close()
         for lock in self._locks:
             lock.close()
@@ -204,8 +197,16 @@ class DiskBlobs:
         return _etag_of(moment, len(body))
 
     def _swap(self, key: str, body: bytes, etag: str) -> object:
-        with self._lock(key):
+        lock = self._lock(key)
+        lock.__enter__()
+        return self._swap_in(lock, key, body, etag)
+
+    def _swap_in(self, lock: FileLock, key: str, body: bytes, etag: str) -> object:
+        """Swap under a lock that is held already, and let go of it."""
+        try:
             answer = self._swap_locked(key, body, etag)
+        finally:
+            lock.__exit__()
         if answer is not CONFLICT:
             self._sync_folder(key)
         return answer
@@ -247,14 +248,13 @@ class DiskBlobs:
         try:
             with open(self._path(source), "rb") as reader, open(temporary, "xb") as writer:
                 shutil.copyfileobj(reader, writer, STREAM_CHUNK)
-                writer.flush()
-                moment = wall_ns()
-                os.utime(writer.fileno(), ns=(moment, moment))
                 self._seal(writer)
         except FileNotFoundError:
             return False
         else:
-            self._replace(temporary, target)
+            with self._lock(target):
+                self._put_in_place(os.replace, temporary, self._path(target))
+            self._sync_folder(target)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -266,7 +266,10 @@ class DiskBlobs:
         self._sync_folder(key)
 
     def _seal(self, file: Any) -> None:
+        """Make a file durable that nobody sees yet, with a modification time of our own."""
         file.flush()
+        moment = wall_ns()
+        os.utime(file.fileno(), ns=(moment, moment))
         if self._fsync:
             os.fsync(file.fileno())
 
@@ -289,23 +292,19 @@ class DiskBlobs:
             os.close(fd)
         return moment
 
-    def _replace(self, temporary: str, key: str) -> None:
-        path = self._path(key)
-        while True:
-            self._make_folder(os.path.dirname(path))
-            with contextlib.suppress(FileNotFoundError), self._lock(key):
-                os.replace(temporary, path)
-                break
-        self._sync_folder(key)
-
     def _link(self, temporary: str, path: str) -> bool:
         """Make the file appear under its name; False where the name is taken."""
+        try:
+            self._put_in_place(os.link, temporary, path)
+        except FileExistsError:
+            return False
+        return True
+
+    def _put_in_place(self, move: Callable[[str, str], None], temporary: str, path: str) -> None:
+        """Link or rename; its folder may have to be made, also anew."""
         while True:
             try:
-                os.link(temporary, path)
-                return True
-            except FileExistsError:
-                return False
+                return move(temporary, path)
             except FileNotFoundError:
                 self._make_folder(os.path.dirname(path))
 
