@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, unquote
 
 import click
 import msgspec
@@ -18,13 +17,13 @@ import msgspec
 import brigade
 from brigade.cli.app import Nothing
 from brigade.cli.text import ascii_json, visible
+from brigade.stores.opening import local_place
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 __all__ = [
-    "absolute",
     "age",
     "check_place",
     "confirm",
@@ -101,26 +100,11 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
     return [name for name in found if name.startswith(incomplete)]
 
 
-def _place(url: str) -> str | None:
-    """Where a file:// or sqlite:// URL keeps its store on this machine."""
-    scheme, _, rest = url.partition("://")
-    return unquote(rest.partition("?")[0]) if scheme in ("file", "sqlite") else None
-
-
 def check_place(url: str) -> None:
     """Looking at a store that isn't there makes none: that is `Nothing`."""
-    place = _place(url)
+    place = local_place(url)
     if place and not Path(place).exists():
         raise Nothing(f"there is no store at {place}; `brigade enqueue` makes one")
-
-
-def absolute(url: str) -> str:
-    """The same store, named so that it is found from any directory."""
-    place = _place(url)
-    if not place:
-        return url
-    _, mark, options = url.partition("?")
-    return f"{url.partition('://')[0]}://{quote(str(Path(place).absolute()))}{mark}{options}"
 
 
 @contextlib.contextmanager

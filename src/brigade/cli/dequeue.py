@@ -18,13 +18,14 @@ import msgspec
 import brigade
 from brigade.checks import seconds
 from brigade.cli.app import Nothing, Terminated, explained
-from brigade.cli.common import absolute, check_place, json_option, queue_argument, url_option, when
+from brigade.cli.common import check_place, json_option, queue_argument, url_option, when
 from brigade.cli.lease import PAYLOAD_FILE, PREFIX, STATE_FILE, TEMP_PREFIX, remove_private, shell, variables
 from brigade.cli.text import ascii_json
 from brigade.errors import BrigadeError, CorruptObject
 from brigade.model import Message
 from brigade.policy import MAX_SECONDS
 from brigade.queue import AsyncQueue
+from brigade.stores.opening import everywhere
 
 __all__ = ["dequeue"]
 
@@ -172,7 +173,7 @@ class _Delivery:
         values[f"{PREFIX}STATE_PATH"] = path
         values[f"{PREFIX}STATE_ETAG"] = etag
         values[f"{PREFIX}TEMP"] = None if self._folder is None else str(self._folder)
-        values["BRIGADE_URL"] = absolute(self._url)
+        values["BRIGADE_URL"] = everywhere(self._url)
         stream = sys.stderr if self._out == "-" else sys.stdout
         if self._as_json:
             facts = {**_facts(message), "payload_path": payload, "payload_bytes": message.size}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brigade.cli.common import (
-    absolute,
     check_place,
     connected,
     console,
@@ -24,6 +23,7 @@ from brigade.cli.common import (
     when,
 )
 from brigade.cli.text import visible
+from brigade.stores.opening import everywhere
 
 if TYPE_CHECKING:
     from brigade.spark.audit import Verdict
@@ -122,7 +122,7 @@ def history(
     session = local_session("brigade history")
     stop = threading.Event()
     while True:
-        done = collect(session, absolute(url), output, queues=list(queues) or None)
+        done = collect(session, everywhere(url), output, queues=list(queues) or None)
         tidied = tidy(session, output) if compact else None
         dropped = drop_old(session, output, keep_days).dropped if keep_days is not None else 0
         facts = {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brigade.cli.common import (
-    absolute,
     check_place,
     confirm,
     counted,
@@ -19,6 +18,7 @@ from brigade.cli.common import (
     url_option,
     yes_option,
 )
+from brigade.stores.opening import everywhere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +71,7 @@ def redrive(queue: str, where: str | None, dry_run: bool, url: str, as_json: boo
     from brigade.spark.bulk import redrive as act
 
     check_place(url)
-    done = act(_session(), absolute(url), queue, where, dry_run=dry_run)
+    done = act(_session(), everywhere(url), queue, where, dry_run=dry_run)
     _tell(queue, "brought back", done, dry_run=dry_run, as_json=as_json)
 
 
@@ -97,7 +97,7 @@ def cancel(queue: str, where: str | None, dry_run: bool, yes: bool, url: str, as
     check_place(url)
     if not dry_run:
         confirm(f"End messages of queue {queue}{' where ' + where if where else ', all of them'}?", yes=yes)
-    done = act(_session(), absolute(url), queue, where, dry_run=dry_run)
+    done = act(_session(), everywhere(url), queue, where, dry_run=dry_run)
     _tell(queue, "cancelled", done, dry_run=dry_run, as_json=as_json)
 
 
@@ -121,7 +121,7 @@ def reprioritize(queue: str, priority: int, where: str | None, dry_run: bool, ur
     from brigade.spark.bulk import reprioritize as act
 
     check_place(url)
-    done = act(_session(), absolute(url), queue, priority, where, dry_run=dry_run)
+    done = act(_session(), everywhere(url), queue, priority, where, dry_run=dry_run)
     _tell(queue, "given the priority", done, dry_run=dry_run, as_json=as_json)
 
 
@@ -167,7 +167,7 @@ def enqueue(
     count = rows.count()
     if not as_json:
         say(f"writing {counted(count, 'message')} to queue {queue}", err=True)
-    rows.write.format("brigade").option("url", absolute(url)).option("queue", queue).mode("append").save()
+    rows.write.format("brigade").option("url", everywhere(url)).option("queue", queue).mode("append").save()
     seconds = clock.monotonic() - began
     if as_json:
         print_json({"queue": queue, "enqueued": count, "seconds": round(seconds, 3)})

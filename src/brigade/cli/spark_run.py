@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brigade.cli.common import absolute, check_place, console, json_option, print_json, say, url_option
+from brigade.cli.common import check_place, console, json_option, print_json, say, url_option
 from brigade.cli.work_handler import find_handler
+from brigade.stores.opening import everywhere
 
 if TYPE_CHECKING:
     from brigade.spark.fleet import Progress
@@ -74,7 +75,7 @@ def run(
     told = not as_json and sys.stderr.isatty()
     done = work(
         session,
-        absolute(url),
+        everywhere(url),
         queue,
         handler,
         tasks=tasks,

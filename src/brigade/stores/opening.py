@@ -6,15 +6,27 @@ import os
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from brigade.blobs.cloud_options import OPTIONS
 from brigade.crypto.keys import check_reference
 from brigade.errors import ConfigError
 from brigade.stores import ProtectedStore, Store
 
-__all__ = ["KINDS", "Kind", "Opener", "open_store", "parse_url", "shown_url", "switch", "text"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "Opener",
+    "everywhere",
+    "local_place",
+    "open_store",
+    "parse_url",
+    "shown_url",
+    "switch",
+    "text",
+]
 
 _SECRET = re.compile(r"([?&][^=&]*(?:key|secret|token|password|signature|sig)[^=&]*=)[^&]*", re.IGNORECASE)
 _USER = re.compile(r"://[^/@]*@")
@@ -131,6 +143,22 @@ def parse_url(url: str, options: dict[str, Any]) -> tuple[str, str, dict[str, An
     if "\0" in place:
         raise ConfigError("the store's URL has a NUL character in it; take it out")
     return scheme, place, given
+
+
+def local_place(url: str) -> str | None:
+    """Where a file:// or sqlite:// URL keeps its store on this machine."""
+    scheme, _, rest = url.partition("://")
+    return unquote(rest.partition("?")[0]) if scheme in ("file", "sqlite") else None
+
+
+def everywhere(url: str) -> str:
+    """The same store, named so that processes that run in another directory find it."""
+    place = local_place(url)
+    if not place:
+        return url
+    scheme, _, rest = url.partition("://")
+    _, mark, options = rest.partition("?")
+    return f"{scheme}://{quote(str(Path(place).absolute()))}{mark}{options}"
 
 
 def open_store(url: str, options: dict[str, Any]) -> Store:

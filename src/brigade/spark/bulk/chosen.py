@@ -16,8 +16,8 @@ from brigade.errors import ConfigError, QueueNotFound
 from brigade.hub import AsyncHub
 from brigade.model import Ack, Settlement
 from brigade.spark.arrow import Batch, pa
-from brigade.spark.history.reading import everywhere
 from brigade.stores import ChoosingStore, Settled
+from brigade.stores.opening import everywhere
 from brigade.sync import Hub
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from brigade.policy import QueuePolicy
 from brigade.spark.arrow import Batch
 from brigade.spark.fleet.results import Results
 from brigade.spark.fleet.task import COUNTS, Named, Shift, work
-from brigade.spark.history.reading import everywhere
+from brigade.stores.opening import everywhere
 from brigade.sync import Hub
 from brigade.worker.handlers import Handler
 

@@ -14,11 +14,12 @@ import msgspec
 from brigade.clock import SystemClock
 from brigade.spark.history.columns import ATTEMPTS, MESSAGES
 from brigade.spark.history.folder import Folder
-from brigade.spark.history.reading import Listed, everywhere, list_history, read_records
+from brigade.spark.history.reading import Listed, list_history, read_records
 from brigade.spark.history.state import State, load_state, save_state
 from brigade.spark.history.tables import KEYS, read_table
 from brigade.spark.history.upkeep import finish_compaction
 from brigade.stores.history import HistoryPart
+from brigade.stores.opening import everywhere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
@@ -18,20 +16,11 @@ from brigade.stores.history import HistoryPart, HistoryStore, Record
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Listed", "everywhere", "list_history", "read_records"]
+__all__ = ["Listed", "list_history", "read_records"]
 
 TASK_RECORDS = 50_000
 BATCH_RECORDS = 10_000
 AT_ONCE = 8
-
-
-def everywhere(url: str) -> str:
-    """The same store, named so that processes that run in another directory find it."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in ("file", "sqlite"):
-        return url
-    place, mark, options = rest.partition("?")
-    return f"{scheme}://{quote(str(Path(unquote(place)).absolute()))}{mark}{options}"
 
 
 class Listed:

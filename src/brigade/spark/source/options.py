@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -13,7 +11,7 @@ from brigade.errors import ConfigError
 from brigade.hub import AsyncHub
 from brigade.names import check_queue_name
 from brigade.spark.garbage import spare_modules
-from brigade.stores.opening import parse_url, shown_url
+from brigade.stores.opening import everywhere, parse_url, shown_url
 from brigade.sync import Hub
 
 __all__ = ["Place", "Settings"]
@@ -93,9 +91,7 @@ class Settings:
             options["pool_size"] = FEW
         if scheme == "memory":
             raise ConfigError("memory:// lives in one process; Spark works in several: use file://, s3:// or another")
-        if scheme in ("file", "sqlite"):
-            url = _absolute(url)
-        return Place(url, options)
+        return Place(everywhere(url), options)
 
     def queue(self) -> str:
         return check_queue_name(self.needed("queue", "tasks"))
@@ -106,12 +102,3 @@ class Settings:
             if name not in self._known and not name.startswith(_STORE):
                 known = ", ".join(sorted(self._known - {"path"}))
                 raise ConfigError(f'format("brigade") has no option {name!r} here; it has {known} and store.<option>')
-
-
-def _absolute(url: str) -> str:
-    """Executors need not work in the folder that the driver works in."""
-    scheme, _, rest = url.partition("://")
-    where, mark, query = rest.partition("?")
-    if where and not where.startswith("/"):
-        where = f"{quote(str(Path.cwd()))}/{where}"
-    return f"{scheme}://{where}{mark}{query}"
