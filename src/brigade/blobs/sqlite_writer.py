@@ -65,7 +65,6 @@ _SWAP = (
     "UPDATE objects SET id = ?, size = ?, stream = NULL, body = ? "
     "WHERE key = ? AND id = ? AND ? > (SELECT max(id) FROM objects)"
 )
-"""Both only with a number that is greater than all before."""
 
 Write = Create | Swap | Delete | DeleteIf | Copy | Piece | Seal | Swept
 Waiting = tuple[Write, asyncio.AbstractEventLoop, "asyncio.Future[object]"]
@@ -228,29 +227,30 @@ class Writer:
         NotImplemented where it did nothing, for whatever reason: the long way tells.
         """
         new = wall_ns()
-        if new <= self._latest:
+        if new <= self._latest or not isinstance(op, Create | Swap):
             return NotImplemented
-        match op:
-            case Create(key, body):
-                statement, values = _CREATE, (new, key, len(body), body, new)
-            case Swap(key, body, etag):
-                statement, values = _SWAP, (new, len(body), body, key, _id_of(etag), new)
-            case _:
-                return NotImplemented
         connection = self._connected()
         self._check_file()
         try:
-            done = connection.execute(statement, values)
+            answer = self._put(connection, op, new)
         except sqlite3.Error as error:
             if not outcome_unknown(error):
                 raise
             return UNKNOWN
-        if not done.rowcount:
+        if answer is CONFLICT:
             return NotImplemented
         self._latest = new
-        self._written += len(body) + 2 * PAGE
         self.commits += 1
-        return etag_of(new)
+        return answer
+
+    def _put(self, connection: sqlite3.Connection, op: Create | Swap, new: int) -> object:
+        """Write an object under a number that is greater than all before; CONFLICT where it isn't, too."""
+        self._written += len(op.body) + 2 * PAGE
+        if isinstance(op, Create):
+            done = connection.execute(_CREATE, (new, op.key, len(op.body), op.body, new))
+        else:
+            done = connection.execute(_SWAP, (new, len(op.body), op.body, op.key, _id_of(op.etag), new))
+        return etag_of(new) if done.rowcount else CONFLICT
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
         """An operation that fails alone is undone alone: each is one statement, or raises before it writes."""
@@ -263,22 +263,8 @@ class Writer:
 
     def _apply(self, connection: sqlite3.Connection, op: Write) -> object:
         match op:
-            case Create(key, body):
-                self._written += len(body) + 2 * PAGE
-                new = self._new_id(connection)
-                done = connection.execute(
-                    "INSERT INTO objects VALUES (?, ?, ?, NULL, ?) ON CONFLICT (key) DO NOTHING",
-                    (new, key, len(body), body),
-                )
-                return etag_of(new) if done.rowcount else CONFLICT
-            case Swap(key, body, etag):
-                self._written += len(body) + 2 * PAGE
-                new = self._new_id(connection)
-                done = connection.execute(
-                    "UPDATE objects SET id = ?, size = ?, stream = NULL, body = ? WHERE key = ? AND id = ?",
-                    (new, len(body), body, key, _id_of(etag)),
-                )
-                return etag_of(new) if done.rowcount else CONFLICT
+            case Create() | Swap():
+                return self._put(connection, op, self._new_id(connection))
             case Delete(keys):
                 self._written += len(keys) * PAGE
                 connection.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])

@@ -173,8 +173,10 @@ class Store(Protocol):
     on_failure: Callable[[Failed], None] | None
     """Called for each message that a claim or a sweep of this process ended."""
 
-    prompt: bool
-    """Whether calls that don't wait for messages hardly wait at all: a thread carries out its own."""
+    @property
+    def prompt(self) -> bool:
+        """Whether calls that don't wait for messages hardly wait at all: a thread carries out its own."""
+        ...
 
     async def open(self) -> None:
         """Connect. Raises what keeps the store from being used: StoreUnavailable, PermissionDenied, ConfigError."""

@@ -81,7 +81,7 @@ def commit(env: Env, view: QueueView, account: Account, book: Book) -> Proto[Acc
         if isinstance(answer, Lost):
             view.ledgers.pop(name, None)
             return answer
-        _remember(env, view, name, ledger, answer, book)
+        remember(env, view, name, ledger, answer, book)
         return Account(name, ledger, answer)
     lane = with_ledger(account.lane, {str(name): ledger}, ledger.nonce)
     answer = yield from write(env, Swap(key, LANE.encode(lane), account.etag))
@@ -102,7 +102,7 @@ def create_account(
     answer = yield from write(env, creation, retry_absent=retry_absent)
     if isinstance(answer, Lost):
         return answer
-    _remember(env, view, name, ledger, answer, book)
+    remember(env, view, name, ledger, answer, book)
     return Account(name, ledger, answer)
 
 
@@ -140,12 +140,7 @@ def _in_lane(name: SegmentName, lane: Lane, etag: str) -> Account | None:
     return None
 
 
-def remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str) -> None:
-    """Keep what was just read."""
-    _remember(env, view, name, ledger, etag, None)
-
-
-def _remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str, ours: Book | None) -> None:
+def remember(env: Env, view: QueueView, name: SegmentName, ledger: Ledger, etag: str, ours: Book | None = None) -> None:
     """Keep what was just read, or written by us from that book."""
     next_at = FOREVER
     if not ledger.final:

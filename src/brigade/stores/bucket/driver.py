@@ -39,7 +39,7 @@ async def perform(proto: Proto[T], blobs: Blobs) -> T:
 
 async def _side_by_side(parts: Sequence[Proto[Any]], width: int, blobs: Blobs) -> list[Any]:
     """Results in order. All parts run to their end before the first error is raised."""
-    if blobs.immediate or len(parts) == 1:
+    if blobs.immediate:
         return [await perform(part, blobs) for part in parts]
     gate = asyncio.Semaphore(width)
 

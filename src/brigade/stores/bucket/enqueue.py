@@ -28,7 +28,7 @@ from brigade.stores.bucket.steps import (
     write,
 )
 from brigade.stores.bucket.view import KnownLane, QueueView
-from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment
+from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, void
 
 __all__ = ["Draft", "append_all", "batches", "enqueue", "ensure_appended", "give_up_late", "publish"]
 
@@ -218,7 +218,7 @@ def publish(env: Env, view: QueueView, name: SegmentName, segment: Segment, star
     if isinstance(answer, Lost):
         if answer.current is not None:
             return False
-        fence = yield from write(env, Create(key, SEGMENT.encode(Segment(env.ids.nonce(), [], void=True))))
+        fence = yield from write(env, Create(key, void(env.ids.nonce())))
         if not isinstance(fence, Lost) or fence.current is None or fence.current.body != body:
             first = next(place for place, entry in enumerate(entries) if entry is not None)
             return bool((yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)))
@@ -333,8 +333,7 @@ def _was_written(env: Env, view: QueueView, marker: Marker, patient: bool) -> Pr
     if found is None:
         if patient:
             return None
-        void = Segment(env.ids.nonce(), [], void=True)
-        answer = yield from write(env, Create(key, SEGMENT.encode(void)))
+        answer = yield from write(env, Create(key, void(env.ids.nonce())))
         if not isinstance(answer, Lost):
             return False
         found = yield from reread(env, SEGMENT, key, answer.current)

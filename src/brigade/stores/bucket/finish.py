@@ -17,7 +17,7 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import drop_from_lane
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, read, reread, side_by_side, write
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import MARKER, SEGMENT, Entry, Ledger, Marker, Segment
+from brigade.stores.bucket.wire import MARKER, SEGMENT, Entry, Ledger, Marker, void
 
 __all__ = ["finish", "retire"]
 
@@ -105,8 +105,7 @@ def _void(env: Env, view: QueueView, name: SegmentName) -> Proto[None]:
         return
     segment, etag = current
     if not segment.void:
-        void = Segment(env.ids.nonce(), [], void=True, source=segment.source)
-        yield from write(env, Swap(key, SEGMENT.encode(void), etag))
+        yield from write(env, Swap(key, void(env.ids.nonce(), segment.source), etag))
 
 
 def _settle_marker(env: Env, view: QueueView, ref: str, entry: Entry, purged: bool) -> Proto[None]:

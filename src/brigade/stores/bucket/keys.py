@@ -90,8 +90,13 @@ class SegmentName(NamedTuple):
         return cls(priority, lane, at, uid, size)
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def parse(text: str) -> SegmentName | None:
-        return _parsed(text)
+        found = _SEGMENT.fullmatch(text)
+        if found is None:
+            return None
+        priority, lane, order, uid, size = found.groups()
+        return SegmentName(int(priority or 0), lane or "", int(order), uid, int(size))
 
     def __str__(self) -> str:
         where = f"g{self.lane}" if self.lane else f"{self.priority}"
@@ -117,15 +122,6 @@ class SegmentName(NamedTuple):
     def due(self) -> int:
         """When its earliest message is due, in milliseconds."""
         return FOREVER - self.order if self.lifo else self.order
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> SegmentName | None:
-    found = _SEGMENT.fullmatch(text)
-    if found is None:
-        return None
-    priority, lane, order, uid, size = found.groups()
-    return SegmentName(int(priority or 0), lane or "", int(order), uid, int(size))
 
 
 def parse_message_ref(ref: str) -> tuple[SegmentName, int] | None:

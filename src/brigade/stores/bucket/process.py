@@ -49,7 +49,6 @@ class BucketProcess:
         self._closed = False
         self._tokens: KnownTokens = {}
         self.pace = Pace()
-        self.prompt = False
         self.on_failure: Callable[[Failed], None] | None = None
 
     def protect(self, fields: Fields) -> None:
@@ -70,6 +69,10 @@ class BucketProcess:
         return self._blobs
 
     @property
+    def prompt(self) -> bool:
+        return self._blobs.prompt
+
+    @property
     def clock(self) -> Clock:
         return self.env.clock
 
@@ -79,7 +82,6 @@ class BucketProcess:
 
     async def open(self) -> None:
         await self._blobs.open(self.env.clock)
-        self.prompt = self._blobs.prompt
 
     async def run(self, proto: Proto[T]) -> T:
         """Carry out a protocol function, and say what it found damaged."""

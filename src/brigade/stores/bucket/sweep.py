@@ -40,7 +40,7 @@ from brigade.stores.bucket.redrive import finish_redrive
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, delete, get, list_all, list_page, passing_over, read, write
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked, Segment
+from brigade.stores.bucket.wire import MARKER, PARKED, SEGMENT, VOID_SIZE, Ledger, Parked, void
 
 __all__ = ["Swept", "sweep"]
 
@@ -240,7 +240,7 @@ def _lane_orphans(
         if not name.derived:
             orphans.append(item.key)
         elif (etag := (yield from _abandoned(env, view, item, name))) is not None:
-            yield from write(env, Swap(item.key, _void(env), etag))
+            yield from write(env, Swap(item.key, void(env.ids.nonce()), etag))
     return orphans
 
 
@@ -260,11 +260,6 @@ def _abandoned(env: Env, view: QueueView, item: Item, name: SegmentName) -> Prot
         return None
     lane = yield from read_lane(env, view, name.lane)
     return None if lane and any(entry.segment == str(name) for entry in lane[0].entries) else found[1]
-
-
-def _void(env: Env) -> bytes:
-    """Keeps a name taken, and is nobody's copy."""
-    return SEGMENT.encode(Segment(env.ids.nonce(), [], void=True))
 
 
 def _sweep_voids(env: Env, view: QueueView, segments: Sequence[Item], done: Swept) -> Proto[None]:
@@ -291,7 +286,7 @@ def _sweep_void(env: Env, view: QueueView, item: Item, name: SegmentName, done: 
         done.live.discard(str(name))
         done.orphans += 1
     elif (yield from _exhausted(env, source, str(name))):
-        yield from write(env, Swap(item.key, _void(env), found[1]))
+        yield from write(env, Swap(item.key, void(env.ids.nonce()), found[1]))
 
 
 def _as_listed(item: Item, etag: str) -> Proto[bool]:
@@ -304,10 +299,10 @@ def _as_listed(item: Item, etag: str) -> Proto[bool]:
 
 def _still_there(item: Item, etag: str | None = None) -> Proto[bool]:
     """Whether a listing shows an old object as it was: whatever is written over it is younger."""
-    for found in (yield from list_page(item.key, limit=1)).items:
-        same = (found.key, found.size, found.modified) == (item.key, item.size, item.modified)
-        return same and etag in (None, found.etag)
-    return False
+    items = (yield from list_page(item.key, limit=1)).items
+    if not items or etag not in (None, items[0].etag):
+        return False
+    return (items[0].key, items[0].size, items[0].modified) == (item.key, item.size, item.modified)
 
 
 def _exhausted(env: Env, source: str, target: str) -> Proto[bool]:

@@ -261,6 +261,12 @@ SEGMENT: Format[Segment] = _SegmentFormat(unpack=True)
 PLAIN_SEGMENT: Format[Segment] = _SegmentFormat(unpack=False)
 """As it lies there, for those who can use packed messages."""
 
+
+def void(nonce: str, source: str | None = None) -> bytes:
+    """A segment that only keeps its name taken, in place of one that was made from `source`."""
+    return SEGMENT.encode(Segment(nonce, [], void=True, source=source))
+
+
 LEDGER: Format[Ledger] = Format("L", Ledger)
 LANE: Format[Lane] = Format("N", Lane)
 MARKER: Format[Marker] = Format("M", Marker)
