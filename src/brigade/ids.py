@@ -8,6 +8,10 @@ from hashlib import blake2b
 
 __all__ = ["Ids", "digest", "secret_bytes"]
 
+TOKEN = 16
+TOKENS = 64
+"""Bytes of a token, and how many are fetched at a time."""
+
 
 def digest(*parts: str, size: int = 8) -> str:
     """A stable hex name derived from the parts; `size` bytes, so `2 * size` digits."""
@@ -17,10 +21,6 @@ def digest(*parts: str, size: int = 8) -> str:
 def secret_bytes(size: int) -> bytes:
     """Bytes that nobody can guess: keys and nonces."""
     return os.urandom(size)
-
-
-TOKEN = 16
-TOKENS = 64
 
 
 class Ids:

@@ -65,25 +65,19 @@ class Hub:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the hub's loop, in the caller's context (`contextvars`), and wait for it."""
-        loop = self._loop_for(work)
-        call = Call(loop, work)
-        try:
-            call.there()
-            call.wait()
-        except BaseException:
-            call.abandon(None)
-            raise
-        return call.result()
+        return self._carried_out(work, None, here=False)
 
     def quick(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
         """`call`, by this thread itself where storage answers at once and nobody else is at it.
 
         A result that the caller never gets, because a signal's handler raised, is given to `undo`, on the loop.
         """
-        loop = self._loop_for(work)
-        call = Call(loop, work)
+        return self._carried_out(work, undo, here=self._prompt and not self._async.events.heard)
+
+    def _carried_out(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None, *, here: bool) -> T:
+        call = Call(self._loop_for(work), work)
         try:
-            if not self._prompt or self._async.events.heard or not call.here():
+            if not here or not call.here():
                 call.there()
             call.wait()
         except BaseException:
