@@ -1,9 +1,10 @@
 """Blobs in one SQLite database, shared by any number of processes of one machine.
 
 Every write takes a number that is greater than all before: the time in nanoseconds, or one more than the greatest.
-It is the row's primary key and the object's etag, so what was written since a moment is a range of rows. Writes go
-through `Writer`, which lets those that come together share a transaction; reads have a connection of their own and
-are never in a writer's way. Streams are kept as rows of chunks, and become an object when they have ended.
+The last one of an object is its etag, the first one its row's primary key, and the others are kept beside for a while;
+so what was written since a moment is two ranges of rows. Writes go through `Writer`, which lets those that come
+together share a transaction; reads have a connection of their own and are never in a writer's way. Streams are kept as
+rows of chunks, and become an object when they have ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ FEW = 100
 CHUNK = 1024 * 1024
 NEWS = 1000
 _LAST = chr(0x10FFFF)
+_NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in (Get, Create, Swap, List, Delete, DeleteIf, Copy)}
 
 
 class SqliteBlobs:
@@ -71,20 +73,28 @@ class SqliteBlobs:
         """
         if self._closed:
             return NotImplemented
-        if isinstance(op, Get | List):
+        if type(op) is Get:
+            answer = self._writer.try_reading(op.key, self._small)
+            if answer is NotImplemented:
+                answer = self._try_reading(op)
+        elif type(op) is List:
             answer = self._try_reading(op)
-        elif self._is_quick(op):
+        elif self._fsync and self._loop_thread in (None, threading.get_ident()):
+            return NotImplemented
+        elif type(op) is Create or type(op) is Swap:
+            answer = self._writer.try_now(op) if len(op.body) <= SMALL else NotImplemented
+        elif type(op) is DeleteIf or (type(op) is Delete and len(op.keys) <= FEW):
             answer = self._writer.try_now(op)
         else:
             return NotImplemented
         if answer is not NotImplemented:
-            self._count(op)
+            self._counts[_NAMES[type(op)]] += 1
         return answer
 
     async def perform(self, op: Op) -> object:
         if self._closed:
             raise StoreUnavailable(CLOSED)
-        self._count(op)
+        self._counts[_NAMES[type(op)]] += 1
         if isinstance(op, Get | List):
             return await self._threads.run(self._read, self._answer, op)
         return await self._writer.submit(op)
@@ -149,22 +159,6 @@ class SqliteBlobs:
         with _forking:
             _open.discard(self)
 
-    def _count(self, op: Op) -> None:
-        self._counts[type(op).__name__.lower()] += 1
-
-    def _is_quick(self, op: Create | Swap | Delete | DeleteIf | Copy) -> bool:
-        if self._fsync and self._loop_thread in (None, threading.get_ident()):
-            return False
-        match op:
-            case Create(_, body) | Swap(_, body, _):
-                return len(body) <= SMALL
-            case Delete(keys):
-                return len(keys) <= FEW
-            case DeleteIf():
-                return True
-            case Copy():
-                return False
-
     def _try_reading(self, op: Get | List) -> object:
         if not self._reading.acquire(blocking=False):
             return NotImplemented
@@ -196,6 +190,16 @@ class SqliteBlobs:
             self._reader = connect(self._path, fsync=self._fsync)
         return self._reader
 
+    def _small(self, connection: sqlite3.Connection, key: str) -> object:
+        """An object of one row; NotImplemented where it has more."""
+        found = self._row(connection, key)
+        if found is None:
+            return None
+        number, size, stream, body = found
+        if stream is not None or len(body) != size:
+            return NotImplemented
+        return Blob(body, etag_of(number), number // 1_000_000)
+
     def _answer(self, connection: sqlite3.Connection, op: Get | List, *, whole: bool = True) -> object:
         """An object or a page. Without `whole` an object of many chunks is NotImplemented."""
         if isinstance(op, List):
@@ -205,22 +209,22 @@ class SqliteBlobs:
             found = self._row(connection, op.key)
             if found is None:
                 return None
-            id, size, stream, body = found
-            if id == before:
+            number, size, stream, body = found
+            if number == before:
                 raise StoreUnavailable(
                     f"{op.key!r} in {self._path!r} lacks bytes; the file is damaged: restore it from a backup"
                 )
-            before = id
+            before = number
             if stream is not None:
                 if not whole:
                     return NotImplemented
                 rows = connection.execute("SELECT body FROM chunks WHERE stream = ? ORDER BY place", (stream,))
                 body = b"".join(part for (part,) in rows.fetchall())
             if len(body) == size:
-                return Blob(body, etag_of(id), id // 1_000_000)
+                return Blob(body, etag_of(number), number // 1_000_000)
 
     def _row(self, connection: sqlite3.Connection, key: str) -> Any:
-        rows = connection.execute("SELECT id, size, stream, body FROM objects WHERE key = ?", (key,)).fetchall()
+        rows = connection.execute("SELECT etag, size, stream, body FROM objects WHERE key = ?", (key,)).fetchall()
         return rows[0] if rows else None
 
     def _chunk(self, connection: sqlite3.Connection, stream: int, place: int) -> bytes | None:
@@ -231,18 +235,20 @@ class SqliteBlobs:
     def _page(self, connection: sqlite3.Connection, op: List) -> Page:
         start = f"{op.after}\0" if op.after >= op.prefix else op.prefix
         rows = connection.execute(
-            "SELECT key, id, size FROM objects WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
+            "SELECT key, etag, size FROM objects WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
             (start, _behind(op.prefix), op.limit + 1),
         ).fetchall()
-        items = [Item(key, etag_of(id), size, id // 1_000_000) for key, id, size in rows[: op.limit]]
+        items = [Item(key, etag_of(number), size, number // 1_000_000) for key, number, size in rows[: op.limit]]
         return Page(items, len(rows) > op.limit)
 
-    def _since(self, id: int) -> list[tuple[int, str]]:
-        """Ids and keys of what was written after the one with that id; so many at a time."""
+    def _since(self, number: int) -> list[tuple[int, str]]:
+        """Numbers and keys of what was written after the write of that number; so many at a time."""
 
         def look(connection: sqlite3.Connection) -> list[tuple[int, str]]:
             return connection.execute(
-                "SELECT id, key FROM objects WHERE id > ? ORDER BY id LIMIT ?", (id, NEWS)
+                "SELECT id, key FROM objects WHERE id > ?1 UNION ALL SELECT id, key FROM changes WHERE id > ?1 "
+                "ORDER BY id LIMIT ?2",
+                (number, NEWS),
             ).fetchall()
 
         return self._read(look)

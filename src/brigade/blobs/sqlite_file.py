@@ -16,25 +16,32 @@ __all__ = ["PAGE", "connect", "explained", "is_busy", "outcome_unknown", "patien
 
 T = TypeVar("T")
 APPLICATION = 0x42524944
-FORMAT = 1
+FORMAT = 2
 PAGE = 4096
 PATIENCE = 30.0
 """Seconds that a call waits for other processes' transactions."""
 LONGEST_PAUSE = 0.005
 WAL_LIMIT = 32 * 1024 * 1024
-_SCHEMA = """
+_STREAMS = """
+CREATE TABLE chunks (stream INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (stream, place));
+CREATE TABLE leftovers (stream INTEGER PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE clock (latest INTEGER NOT NULL);
+INSERT INTO clock VALUES (0);
+"""
+_OBJECTS = """
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY,
     key TEXT NOT NULL UNIQUE,
+    etag INTEGER NOT NULL,
     size INTEGER NOT NULL,
     stream INTEGER,
     body BLOB
 );
 CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
-CREATE TABLE chunks (stream INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (stream, place));
-CREATE TABLE leftovers (stream INTEGER PRIMARY KEY, since INTEGER NOT NULL);
-CREATE TABLE clock (latest INTEGER NOT NULL);
-INSERT INTO clock VALUES (0);
+CREATE TABLE changes (id INTEGER PRIMARY KEY, key TEXT NOT NULL);
+CREATE TRIGGER changed AFTER UPDATE OF etag ON objects BEGIN
+    INSERT INTO changes VALUES (new.etag, new.key);
+END;
 CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
     INSERT OR IGNORE INTO leftovers
         SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
@@ -44,6 +51,19 @@ CREATE TRIGGER replaced AFTER UPDATE OF stream ON objects WHEN old.stream IS NOT
         SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
 END;
 """
+
+_SET_ASIDE = """
+DROP TRIGGER deleted;
+DROP TRIGGER replaced;
+DROP INDEX streamed;
+ALTER TABLE objects RENAME TO objects_1;
+"""
+_TAKE_OVER = """
+INSERT INTO objects SELECT id, key, id, size, stream, body FROM objects_1;
+DROP TABLE objects_1;
+"""
+_STEPS = {0: _STREAMS + _OBJECTS, 1: _SET_ASIDE + _OBJECTS + _TAKE_OVER}
+"""From each format to ours."""
 
 
 def prepare(path: str, *, fsync: bool) -> sqlite3.Connection:
@@ -91,9 +111,9 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
     connection = connect(path, fsync=fsync)
     try:
         connection.execute("BEGIN")
-        made = _is_ours(connection, path)
+        made = _made_in(connection, path)
         connection.execute("ROLLBACK")
-        if not made:
+        if made != FORMAT:
             _format(connection, path)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -104,8 +124,8 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
     return connection
 
 
-def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether our tables are there; False in an empty file. Anything else is a ConfigError, and left as it was.
+def _made_in(connection: sqlite3.Connection, path: str) -> int:
+    """The format of our tables; 0 in an empty file. Anything else is a ConfigError, and left as it was.
 
     Within a transaction: somebody else may be making them just now.
     """
@@ -113,17 +133,18 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
     if (application, version, tables) == (0, 0, 0):
-        return False
+        return 0
     if application != APPLICATION:
         raise ConfigError(f"{path!r} is a database of another program; name another file, which Brigade will make")
     if version > FORMAT:
         raise ConfigError(
             f"{path!r} has format {version}, and this version of Brigade knows {FORMAT}; install a newer one"
         )
-    return True
+    return version
 
 
 def _format(connection: sqlite3.Connection, path: str) -> None:
+    """Make our tables, or bring those of an older version up to date."""
     connection.execute(f"PRAGMA page_size = {PAGE}")
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -134,9 +155,10 @@ def _format(connection: sqlite3.Connection, path: str) -> None:
         )
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not _is_ours(connection, path):
+        made = _made_in(connection, path)
+        if made != FORMAT:
             for statement in (
-                *_statements(),
+                *_statements(_STEPS[made]),
                 f"PRAGMA application_id = {APPLICATION}",
                 f"PRAGMA user_version = {FORMAT}",
             ):
@@ -148,11 +170,11 @@ def _format(connection: sqlite3.Connection, path: str) -> None:
         raise
 
 
-def _statements() -> list[str]:
-    """The schema's statements one by one: `executescript` would end the transaction."""
+def _statements(script: str) -> list[str]:
+    """A script's statements one by one: `executescript` would end the transaction."""
     found: list[str] = []
     text = ""
-    for line in _SCHEMA.splitlines():
+    for line in script.splitlines():
         text += f"{line}\n"
         if sqlite3.complete_statement(text):
             found.append(text.strip())

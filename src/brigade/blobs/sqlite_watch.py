@@ -19,7 +19,7 @@ LATE = 500
 
 
 class LogWatch(Watch):
-    """Tells of rows that were written. `since(id)` has those after that id, in order."""
+    """Tells of objects that were written. `since(number)` has those of the writes after that one, in order."""
 
     def __init__(self, path: str, since: Callable[[int], list[tuple[int, str]]]) -> None:
         super().__init__(f"{path}-wal")
@@ -41,7 +41,7 @@ class LogWatch(Watch):
                     self._look()
 
     def _look(self) -> None:
-        """Tell what is new. Where the clock was set back, ids don't show that: everybody is told to look."""
+        """Tell what is new. Where the clock was set back, numbers don't show that: everybody is told to look."""
         if wall_ns() < self._seen:
             self._tell_all()
         with contextlib.suppress(sqlite3.Error, BrigadeError):

@@ -12,24 +12,31 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Swap
 from brigade.blobs.sqlite_file import PAGE, connect, explained, is_busy, outcome_unknown, patiently, prepare
-from brigade.blobs.sqlite_upkeep import SLICE, is_untidy, roll_back, shrink, sweep
+from brigade.blobs.sqlite_upkeep import SLICE, forget_changes, is_untidy, lengthen, roll_back, tidy
 from brigade.clock import wall_ns
 from brigade.errors import BrigadeError, StoreUnavailable
 
 __all__ = ["CLOSED", "Piece", "Seal", "Swept", "Write", "Writer", "etag_of"]
 
+T = TypeVar("T")
 CLOSED = "the hub was closed while this call was under way; open another one to go on"
 CHECKPOINT_AFTER = 4 * 1024 * 1024
 """Bytes written since the last checkpoint that make the next one due.
 
 The log is then written over from its start, which the disk syncs faster than a file that grows.
 """
+LENGTHEN_AFTER = CHECKPOINT_AFTER // 16
+LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
+"""How long the log is made, with room for what comes during a checkpoint, once so many bytes were written."""
+CHECKED_FOR = 10_000_000
+"""Nanoseconds for which a file that had its name is taken to have it still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,15 @@ class Swept:
     stream: int
 
 
+_LATEST = "SELECT max(ifnull((SELECT max(id) FROM objects), 0), ifnull((SELECT max(id) FROM changes), 0))"
 _CREATE = (
-    "INSERT INTO objects SELECT ?, ?, ?, NULL, ? WHERE ? > ifnull((SELECT max(id) FROM objects), 0) "
+    "INSERT INTO objects SELECT ?1, ?2, ?1, ?3, NULL, ?4 "
+    "WHERE ?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0) "
     "ON CONFLICT (key) DO NOTHING"
 )
 _SWAP = (
-    "UPDATE objects SET id = ?, size = ?, stream = NULL, body = ? "
-    "WHERE key = ? AND id = ? AND ? > (SELECT max(id) FROM objects)"
+    "UPDATE objects SET etag = ?1, size = ?2, stream = NULL, body = ?3 WHERE key = ?4 AND etag = ?5 "
+    "AND ?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0)"
 )
 
 Write = Create | Swap | Delete | DeleteIf | Copy | Piece | Seal | Swept
@@ -78,6 +87,7 @@ class Writer:
         self._fsync = fsync
         self._latest = 0
         self._written = 0
+        self._tend_at = LENGTHEN_AFTER if fsync else CHECKPOINT_AFTER
         self.commits = 0
         self.lock = threading.Lock()
         self.tending = threading.Lock()
@@ -91,6 +101,7 @@ class Writer:
         with contextlib.suppress(sqlite3.Error):
             self._untidy = is_untidy(self._connection)
         self._file = _identity(path)
+        self._checked = 0
 
     async def submit(self, op: Write) -> object:
         """The operation's answer, once its transaction is durable."""
@@ -105,12 +116,12 @@ class Writer:
 
     def try_now(self, op: Write) -> object:
         """The answer at once, or NotImplemented where somebody else is writing."""
-        if not self.lock.acquire(blocking=False):
+        if not self.lock.acquire(False):
             return NotImplemented
         try:
             if self._stop.is_set():
                 return NotImplemented
-            answer = self._alone(op)
+            answer = self._alone(op) if isinstance(op, Create | Swap) else NotImplemented
             if answer is NotImplemented:
                 (answer,) = self._transaction([op])
         except sqlite3.Error as error:
@@ -119,11 +130,24 @@ class Writer:
             raise explained(self._path, "write", error) from error
         finally:
             self.lock.release()
-        if self._due():
+        if self._untidy or self._written >= self._tend_at:
             self._tend_soon()
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def try_reading(self, key: str, look: Callable[[sqlite3.Connection, str], object]) -> object:
+        """Read through the connection that writes, which has at hand what it wrote. NotImplemented where it is busy."""
+        if not self.lock.acquire(False):
+            return NotImplemented
+        try:
+            return NotImplemented if self._connection is None else look(self._connection, key)
+        except sqlite3.Error as error:
+            if is_busy(error):
+                return NotImplemented
+            raise explained(self._path, "read", error) from error
+        finally:
+            self.lock.release()
 
     def _tend_soon(self) -> None:
         self._waiting.put(None)
@@ -169,7 +193,7 @@ class Writer:
             if found:
                 _answer(found, self._together([op for op, _, _ in found]))
             while not self._stop.is_set() and self._due():
-                with contextlib.suppress(sqlite3.Error, BrigadeError):
+                with contextlib.suppress(sqlite3.Error, BrigadeError, OSError):
                     self._tend()
                 if not self._waiting.empty():
                     break
@@ -200,14 +224,18 @@ class Writer:
         with self.lock:
             return self._transaction(ops)
 
+    def _with_lock(self, work: Callable[..., T], *args: Any) -> T:
+        with self.lock:
+            return work(self._connected(), *args)
+
     def _transaction(self, ops: Sequence[Write]) -> Sequence[object]:
         """All of them in one transaction. Raises where that as a whole came to nothing."""
         connection = self._connected()
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._check_file()
-            ((latest,),) = connection.execute("SELECT max(id) FROM objects").fetchall()
-            self._latest = max(self._latest, latest or 0)
+            self._check_file(wall_ns())
+            ((latest,),) = connection.execute(_LATEST).fetchall()
+            self._latest = max(self._latest, latest)
             answers = [self._guarded(connection, op) for op in ops]
             try:
                 connection.execute("COMMIT")
@@ -221,16 +249,16 @@ class Writer:
         self.commits += 1
         return answers
 
-    def _alone(self, op: Write) -> object:
+    def _alone(self, op: Create | Swap) -> object:
         """A create or a swap as one statement, which is a transaction of its own.
 
         NotImplemented where it did nothing, for whatever reason: the long way tells.
         """
         new = wall_ns()
-        if new <= self._latest or not isinstance(op, Create | Swap):
+        if new <= self._latest:
             return NotImplemented
-        connection = self._connected()
-        self._check_file()
+        connection = self._connection or self._connected()
+        self._check_file(new)
         try:
             answer = self._put(connection, op, new)
         except sqlite3.Error as error:
@@ -247,9 +275,9 @@ class Writer:
         """Write an object under a number that is greater than all before; CONFLICT where it isn't, too."""
         self._written += len(op.body) + 2 * PAGE
         if isinstance(op, Create):
-            done = connection.execute(_CREATE, (new, op.key, len(op.body), op.body, new))
+            done = connection.execute(_CREATE, (new, op.key, len(op.body), op.body))
         else:
-            done = connection.execute(_SWAP, (new, len(op.body), op.body, op.key, _id_of(op.etag), new))
+            done = connection.execute(_SWAP, (new, len(op.body), op.body, op.key, _number_of(op.etag)))
         return etag_of(new) if done.rowcount else CONFLICT
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
@@ -264,7 +292,7 @@ class Writer:
     def _apply(self, connection: sqlite3.Connection, op: Write) -> object:
         match op:
             case Create() | Swap():
-                return self._put(connection, op, self._new_id(connection))
+                return self._put(connection, op, self._new_number(connection))
             case Delete(keys):
                 self._written += len(keys) * PAGE
                 connection.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
@@ -272,7 +300,7 @@ class Writer:
                 return None
             case DeleteIf(key, etag):
                 self._written += PAGE
-                done = connection.execute("DELETE FROM objects WHERE key = ? AND id = ?", (key, _id_of(etag)))
+                done = connection.execute("DELETE FROM objects WHERE key = ? AND etag = ?", (key, _number_of(etag)))
                 return etag if done.rowcount else CONFLICT
             case Copy(source, target):
                 return self._copy(connection, source, target)
@@ -290,10 +318,10 @@ class Writer:
             return False
         self._written += found[0][0] + 2 * PAGE
         connection.execute(
-            "INSERT INTO objects SELECT ?, ?, size, stream, body FROM objects WHERE key = ? "
-            "ON CONFLICT (key) DO UPDATE SET id = excluded.id, size = excluded.size, stream = excluded.stream, "
+            "INSERT INTO objects SELECT ?1, ?2, ?1, size, stream, body FROM objects WHERE key = ?3 "
+            "ON CONFLICT (key) DO UPDATE SET etag = excluded.etag, size = excluded.size, stream = excluded.stream, "
             "body = excluded.body",
-            (self._new_id(connection), target, source),
+            (self._new_number(connection), target, source),
         )
         return True
 
@@ -305,7 +333,7 @@ class Writer:
             done = connection.execute("UPDATE leftovers SET since = ? WHERE stream = ?", (now, stream))
             self._still_ours(done.rowcount)
         else:
-            stream = self._new_id(connection)
+            stream = self._new_number(connection)
             connection.execute("INSERT INTO leftovers VALUES (?, ?)", (stream, now))
         connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (stream, op.place, op.body))
         return stream
@@ -313,8 +341,8 @@ class Writer:
     def _seal(self, connection: sqlite3.Connection, op: Seal) -> bool:
         self._still_ours(connection.execute("SELECT 1 FROM leftovers WHERE stream = ?", (op.stream,)).fetchall())
         done = connection.execute(
-            "INSERT INTO objects VALUES (?, ?, ?, ?, NULL) ON CONFLICT (key) DO NOTHING",
-            (self._new_id(connection), op.key, op.size, op.stream),
+            "INSERT INTO objects VALUES (?1, ?2, ?1, ?3, ?4, NULL) ON CONFLICT (key) DO NOTHING",
+            (self._new_number(connection), op.key, op.size, op.stream),
         )
         if done.rowcount:
             connection.execute("DELETE FROM leftovers WHERE stream = ?", (op.stream,))
@@ -328,8 +356,8 @@ class Writer:
                 f"a stream into {self._path!r} stood still for an hour and was given up; send it again"
             )
 
-    def _new_id(self, connection: sqlite3.Connection) -> int:
-        """Greater than every id before, also where the clock was set back and what it had numbered is deleted."""
+    def _new_number(self, connection: sqlite3.Connection) -> int:
+        """Greater than every one before, also where the clock was set back and what it had numbered is deleted."""
         new = wall_ns()
         if new <= self._latest:
             ((noted,),) = connection.execute("SELECT latest FROM clock").fetchall()
@@ -345,27 +373,44 @@ class Writer:
             self._connection = connect(self._path, fsync=self._fsync)
         return self._connection
 
-    def _check_file(self) -> None:
-        """What is written to a file that has no name any more is lost with the process."""
+    def _check_file(self, now: int) -> None:
+        """What is written to a file that has no name any more is lost with the process, like all that was in it."""
+        if 0 <= now - self._checked < CHECKED_FOR:
+            return
+        self._checked = now
         if _identity(self._path) != self._file:
             raise StoreUnavailable(
                 f"{self._path!r} was removed or replaced while it was open; nothing was written, connect again"
             )
 
     def _due(self) -> bool:
-        return self._untidy or self._written >= CHECKPOINT_AFTER
+        return self._untidy or self._written >= self._tend_at
 
     def _tend(self) -> None:
         """One slice of the upkeep."""
+        if self._tend_at < CHECKPOINT_AFTER:
+            self._tend_at = CHECKPOINT_AFTER
+            self._lengthen_log()
         if self._written >= CHECKPOINT_AFTER:
             self._written = 0
             self._checkpoint()
+            self._with_lock(forget_changes)
         if self._untidy:
             self._untidy = False
-            with self.lock:
-                connection = self._connected()
-                self._untidy = sweep(connection) or shrink(connection)
+            self._untidy = self._with_lock(tidy)
             self._written += SLICE
+
+    def _lengthen_log(self) -> None:
+        """Where the disk has room for it."""
+        disk = os.statvfs(os.path.dirname(self._path))
+        if disk.f_bavail * disk.f_frsize < 16 * LOG_SIZE:
+            return
+        log = os.open(f"{self._path}-wal", os.O_WRONLY)
+        try:
+            patiently(self._path, lambda: self._with_lock(lengthen, log, LOG_SIZE))
+            os.fdatasync(log)
+        finally:
+            os.close(log)
 
     def _checkpoint(self) -> None:
         """Others write meanwhile; only what they add is copied with writers kept out, so that the log begins anew."""
@@ -378,17 +423,17 @@ class Writer:
                     self._keeper.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
-def etag_of(id: int) -> str:
-    return f"{id:x}"
+def etag_of(number: int) -> str:
+    return f"{number:x}"
 
 
-def _id_of(etag: str) -> int:
-    """The id of an etag; 0, which nothing has, for what never was one."""
+def _number_of(etag: str) -> int:
+    """The number of an etag; 0, which nothing has, for what never was one."""
     try:
-        id = int(etag, 16)
+        number = int(etag, 16)
     except ValueError:
         return 0
-    return id if etag_of(id) == etag and id < 1 << 63 else 0
+    return number if etag_of(number) == etag and number < 1 << 63 else 0
 
 
 def _identity(path: str) -> tuple[int, int] | None:
