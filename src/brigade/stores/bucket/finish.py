@@ -29,10 +29,13 @@ FREE = ""
 
 def finish(env: Env, view: QueueView, finals: Mapping[SegmentName, Ledger]) -> Proto[list[Record]]:
     """See final ledgers through to the end; returns their history."""
-    contents = yield from side_by_side([_contents(env, view, name, finals[name].born) for name in finals])
-    names = [name for name, entries in zip(finals, contents, strict=True) if entries is not UNREADABLE]
-    contents = [entries for entries in contents if entries is not UNREADABLE]
-    ended = {name: entries for name, entries in zip(names, contents, strict=True) if entries is not None}
+    contents = {name: _known(view, name, finals[name].born) for name in finals}
+    unknown = [name for name, entries in contents.items() if entries is None]
+    if unknown:
+        found = yield from side_by_side([_contents(env, view, name) for name in unknown])
+        contents.update(zip(unknown, found, strict=True))
+    names = [name for name, entries in contents.items() if entries is not UNREADABLE]
+    ended = {name: entries for name in names if (entries := contents[name]) is not None}
     records: list[Record] = []
     fallback = view.policy.failure.max_attempts
     for name, entries in ended.items():
@@ -82,11 +85,14 @@ def retire(
             view.ended.add(name)
 
 
-def _contents(env: Env, view: QueueView, name: SegmentName, account: str) -> Proto[list[Entry | None] | None]:
-    """The messages of a segment; UNREADABLE where no key at hand opens it: then it stays, with its ledger."""
+def _known(view: QueueView, name: SegmentName, account: str) -> list[Entry | None] | None:
+    """The messages of a segment that was read under this account."""
     known = view.entries.get(name)
-    if known is not None and known.account == account != "":
-        return known.entries
+    return known.entries if known is not None and known.account == account != "" else None
+
+
+def _contents(env: Env, view: QueueView, name: SegmentName) -> Proto[list[Entry | None] | None]:
+    """The messages of a segment; UNREADABLE where no key at hand opens it: then it stays, with its ledger."""
     try:
         return (yield from read_segment(env, view, name))
     except CannotDecrypt as error:
