@@ -101,6 +101,11 @@ class Events:
         """Whether anybody listens to anything."""
         return any(self._listeners.values())
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody wants any event of a message that is enqueued, claimed or acked."""
+        return not self.heard and not logged("message-completed")
+
     def wanted(self, name: str) -> bool:
         """Whether anybody listens, or it is logged: events that nobody wants cost nothing."""
         return bool(self._listeners.get(name) or self._listeners.get("*")) or logged(name)

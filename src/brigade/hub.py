@@ -19,7 +19,7 @@ from brigade.names import check_queue_name
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.recent import Recent
-from brigade.stores import Failed, Store
+from brigade.stores import Failed, PromptStore, Store
 from brigade.stores.opening import open_store, parse_url
 from brigade.tracing import NO_TRACER, Tracer
 
@@ -38,10 +38,12 @@ class AsyncHub:
         self._url = f"memory://~{ids.bits(64):x}" if url == "memory://" else url
         self._options = options
         self._store: Store | None = None
+        self.prompt: PromptStore | None = None
+        """The store, where it carries out plain calls at once."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._counted: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._twins: list[AsyncHub] = []
+        self.twins: list[AsyncHub] = []
         self._twin_of: AsyncHub | None = None
         self.events = Events()
         self.tracer: Tracer = NO_TRACER
@@ -78,6 +80,7 @@ class AsyncHub:
             store.on_failure = self._tell_failure
             await store.open()
             self._store = store
+            self.prompt = store if store.prompt and isinstance(store, PromptStore) else None
             self._loop = self.events.loop = asyncio.get_running_loop()
         return self
 
@@ -86,12 +89,12 @@ class AsyncHub:
         twin = AsyncHub(self._url, **self._options)
         twin.tracer, twin.processed = self.tracer, self.processed
         twin._twin_of = self
-        self._twins.append(twin)
+        self.twins.append(twin)
         return twin
 
     def wake_twins(self, queue: str) -> None:
         """There is something new in a queue: claims that wait in this hub's twins look at once."""
-        for twin in self._twins:
+        for twin in self.twins:
             loop, store = twin._loop, twin._store
             if loop is not None and store is not None:
                 with contextlib.suppress(RuntimeError):
@@ -134,7 +137,7 @@ class AsyncHub:
         counted = Counter(self._counted)
         if self._store is not None:
             counted.update(self._store.requests())
-        for twin in self._twins:
+        for twin in self.twins:
             counted.update(twin.requests())
         return dict(counted)
 
@@ -177,7 +180,7 @@ class AsyncHub:
             await self.dismiss(queue)
         if self._store is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            store, self._store = self._store, None
+            store, self._store, self.prompt = self._store, None, None
             await store.close()
             self._counted.update(store.requests())
             await self.events.close()
@@ -185,8 +188,8 @@ class AsyncHub:
             self._twin_of._absorb(self)
 
     def _absorb(self, twin: AsyncHub) -> None:
-        if twin in self._twins:
-            self._twins.remove(twin)
+        if twin in self.twins:
+            self.twins.remove(twin)
             self._counted.update(twin.requests())
 
 

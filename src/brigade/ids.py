@@ -31,7 +31,7 @@ class Ids:
         self._fast = random.Random(self._rng.getrandbits(64))
         self._pid = os.getpid()
         self._seeded = seed is not None
-        self._prefix = self._rng.getrandbits(64)
+        self._prefix = f"{self._rng.getrandbits(64):016x}"
         self._count = 0
         self._last_ms = 0
         self._sequence = 0
@@ -41,7 +41,7 @@ class Ids:
         """Different from every nonce ever made: a random prefix for each process, then a counter."""
         self._renew_after_fork()
         self._count += 1
-        return f"{self._prefix:016x}{self._count:x}"
+        return f"{self._prefix}{self._count:x}"
 
     def token(self) -> str:
         """An unguessable lease token: 128 random bits. The system is asked for many at a time."""

@@ -19,12 +19,13 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar
+from types import CoroutineType
+from typing import Any, Generic, TypeVar, cast
 
 from brigade.errors import StoreUnavailable
 from brigade.heldsignals import HeldSignals
 
-__all__ = ["Begun", "Call", "HubLoop", "alone", "on_the_loop"]
+__all__ = ["Begun", "Call", "HubLoop", "alone", "at_once", "on_the_loop"]
 
 T = TypeVar("T")
 COMPANY = 32
@@ -86,26 +87,22 @@ class HubLoop(asyncio.SelectorEventLoop):
 
         Not while several threads call: those that come together on the loop share their writes.
         """
-        if self._in_company():
-            return False
-        if self._sleeper.awake or self.get_debug() or not self._turn.acquire(blocking=False):
-            return False
-        if self._sleeper.awake or self.is_closed():
-            self._turn.release()
-            return False
-        self._scheduled_meanwhile = False
-        self.lent, self.borrower = True, threading.get_ident()
-        return True
-
-    def _in_company(self) -> bool:
         here = threading.get_ident()
         if here != self._caller:
             self._company = COMPANY if self._caller else 0
             self._caller = here
         if self._company:
             self._company -= 1
-            return True
-        return False
+            return False
+        sleeper = self._sleeper
+        if sleeper.awake or self.get_debug() or not self._turn.acquire(False):
+            return False
+        if sleeper.awake or self.is_closed():
+            self._turn.release()
+            return False
+        self._scheduled_meanwhile = False
+        self.lent, self.borrower = True, here
+        return True
 
     def give_back(self) -> None:
         """End of the turn; the loop wakes if it has something to do."""
@@ -174,6 +171,50 @@ class Begun(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         raise TypeError("only a task can go on with it")
+
+
+def at_once(
+    loop: HubLoop, undo: Callable[[T], None] | None, call: Callable[..., T | Coroutine[Any, Any, T]], *args: Any
+) -> T | None:
+    """What the call returns, made by this thread while the loop sleeps; None where it isn't our turn.
+
+    Where the call returns a coroutine, the loop carries that out and this thread waits. A result that the caller never
+    gets, because a signal's handler raised, is given to `undo`, on the loop.
+    """
+    done: T | None = None
+    rest: Call[T] | None = None
+    try:
+        if threading.current_thread() is threading.main_thread():
+            with HeldSignals():
+                done, rest = _at_once(loop, call, args)
+        else:
+            done, rest = _at_once(loop, call, args)
+        if rest is not None:
+            rest.wait()
+    except BaseException:
+        if rest is not None:
+            rest.abandon(undo)
+        elif done is not None and undo is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(undo, done)
+        raise
+    return done if rest is None else rest.result()
+
+
+def _at_once(
+    loop: HubLoop, call: Callable[..., T | Coroutine[Any, Any, T]], args: tuple[Any, ...]
+) -> tuple[T | None, Call[T] | None]:
+    if not loop.borrow():
+        return None, None
+    try:
+        done = call(*args)
+        if type(done) is not CoroutineType:
+            return cast(T, done), None
+        rest: Call[T] = Call(loop, cast("Coroutine[Any, Any, T]", done))
+        rest.there()
+        return None, rest
+    finally:
+        loop.give_back()
 
 
 class Call(Generic[T]):

@@ -98,7 +98,11 @@ class AsyncQueue:
             correlation_id=correlation_id,
             content_type=content_type,
         )
-        return (await self._enqueue([outgoing(message)], connection))[0]
+        return await self.enqueue_checked(outgoing(message), connection)
+
+    async def enqueue_checked(self, message: Outgoing, connection: Any = None) -> Receipt:
+        """`enqueue` of a message that is checked already."""
+        return (await self._enqueue([message], connection))[0]
 
     async def enqueue_many(
         self,
@@ -520,7 +524,7 @@ def _original_id(message: Message) -> str:
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))
 
 
-def give_back(queue: AsyncQueue, messages: Sequence[Message]) -> None:
+def give_back(queue: AsyncQueue, messages: Sequence[Message] | None) -> None:
     """Release messages that nobody got to see, in the background."""
     if messages:
         queue.hub.background(queue.settle([Release(message) for message in messages]))

@@ -11,17 +11,19 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from msgspec.structs import force_setattr
 
 from brigade.errors import BrigadeError, ConfigError
 from brigade.events import Event
 from brigade.hub import AsyncHub
-from brigade.inline import Call, HubLoop
+from brigade.inline import Call, HubLoop, at_once
 from brigade.machine import State
 from brigade.model import FailedMessage, Lease, Message, MessageInfo, Receipt, Settlement, Stats
-from brigade.policy import QueuePolicy
+from brigade.payload import NewMessage, outgoing
+from brigade.plaincalls import PlainCalls
+from brigade.policy import MAX_SECONDS, QueuePolicy
 from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result, give_back
 from brigade.tracing import Tracer
 
@@ -84,6 +86,14 @@ class Hub:
             call.abandon(undo)
             raise
         return call.result()
+
+    def now(
+        self, call: Callable[..., T | Coroutine[Any, Any, T]], *args: Any, undo: Callable[[T], None] | None = None
+    ) -> T | None:
+        """What a plain call returns that this thread makes by itself. None: nothing was done, go the general way."""
+        if self._loop is None or not self._prompt or not self._async.events.quiet:
+            return None
+        return at_once(self._loop, undo, call, *args)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
@@ -191,6 +201,7 @@ class Queue:
     def __init__(self, hub: Hub, queue: AsyncQueue) -> None:
         self._hub = hub
         self._async = queue
+        self._plain = PlainCalls(queue)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
@@ -231,9 +242,9 @@ class Queue:
 
         With a `connection` to the same PostgreSQL database the message joins its transaction.
         """
-        return self._hub.quick(
-            self._async.enqueue(
-                payload,
+        message = outgoing(
+            NewMessage(
+                payload=payload,
                 priority=priority,
                 delay=delay,
                 id=id,
@@ -243,9 +254,13 @@ class Queue:
                 attributes=attributes,
                 correlation_id=correlation_id,
                 content_type=content_type,
-                connection=_blocking(connection),
             )
         )
+        if connection is None:
+            receipt = self._hub.now(self._plain.enqueue, message)
+            if receipt is not None:
+                return receipt
+        return self._hub.quick(self._async.enqueue_checked(message, _blocking(connection)))
 
     def enqueue_many(
         self,
@@ -281,8 +296,13 @@ class Queue:
         self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
-        claiming = self._async.claim(limit, wait=wait, owner=owner, visibility=visibility)
-        messages = self._hub.quick(claiming, partial(give_back, self._async))
+        messages = None
+        undo = partial(give_back, self._async)
+        if type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS:
+            messages = self._hub.now(self._plain.claim, owner, visibility, undo=undo)
+        if messages is None:
+            claiming = self._async.claim(limit, wait=wait, owner=owner, visibility=visibility)
+            messages = self._hub.quick(claiming, undo)
         for message in messages:
             force_setattr(message, "opener", self.reader)
         return messages
@@ -296,7 +316,9 @@ class Queue:
 
         With a `connection` to the same PostgreSQL database the ack joins its transaction.
         """
-        self._hub.quick(self._async.ack(message, result=result, connection=_blocking(connection)))
+        plain = result is None and connection is None and isinstance(cast(object, message), Message)
+        if not plain or not self._hub.now(self._plain.ack, message):
+            self._hub.quick(self._async.ack(message, result=result, connection=_blocking(connection)))
 
     def nack(
         self,

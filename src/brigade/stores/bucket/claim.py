@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from brigade.blobs import Create, Refused
 from brigade.clock import FOREVER, to_ms
 from brigade.errors import BrigadeError, CannotDecrypt
 from brigade.model import Grant
@@ -26,12 +27,23 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import claim_head, make_grant, open_lanes
 from brigade.stores.bucket.listing import list_more, refresh
 from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.plain import first_lease, untouched_head
 from brigade.stores.bucket.specs import specs_of
-from brigade.stores.bucket.steps import MOST_TRIES, Env, Proto, Sleep, passing_over, side_by_side
+from brigade.stores.bucket.steps import (
+    MOST_TRIES,
+    Env,
+    Lost,
+    Proto,
+    Sleep,
+    after_refusal,
+    passing_over,
+    side_by_side,
+)
 from brigade.stores.bucket.turn import WIDTH, Seats, Turn
 from brigade.stores.bucket.view import KnownLedger, QueueView
+from brigade.stores.bucket.wire import LEDGER, GrantRow
 
-__all__ = ["claim", "claim_places"]
+__all__ = ["claim", "claim_one", "claim_places"]
 
 SPREAD = 8
 CROWD = 128
@@ -62,12 +74,59 @@ def claim(
     """
     won: list[Grant] = []
     seats = seats or Seats([owner], [0] * limit)
+    if limit == 1 and not only_derived:
+        taker = seats.owners[seats.left[0]]
+        one = yield from claim_one(env, view, owner=taker, visibility=visibility, listing_ttl=listing_ttl)
+        if one is not None:
+            seats.taker[one.token] = seats.left.pop()
+            return [one]
     try:
         yield from _win(env, view, won, seats, limit, to_ms(visibility), listing_ttl, only_derived, patient)
     except BrigadeError:
         if not won:
             raise
     return won
+
+
+def claim_one(env: Env, view: QueueView, *, owner: str, visibility: float, listing_ttl: float) -> Proto[Grant | None]:
+    """Lease the head of the queue, where that is plain and simple. None: nothing was leased, go the general way."""
+    now = env.now()
+    if view.paused or now >= view.next_due or _old(env, view, listing_ttl):
+        return None
+    name = untouched_head(view, now)
+    if name is None:
+        return None
+    row = GrantRow(1, env.ids.token(), owner, now, now + to_ms(visibility))
+    ledger = first_lease(env.ids.nonce(), row)
+    creation = Create(view.keys.ledger(name), LEDGER.encode(ledger))
+    answer: str | Refused | Lost = yield creation
+    if isinstance(answer, Refused):
+        answer = yield from after_refusal(env, creation, answer, retry_absent=False)
+    if isinstance(answer, Lost):
+        return (yield from _after_loss_of_one(env, view, name, answer, row))
+    view.ledgers[name] = KnownLedger(answer, ledger, row.expires)
+    limit = view.policy.failure.max_attempts
+    return Grant(
+        view.keys.queue, str(name), row.token, 1, owner, row.expires, (0,), (1,), (limit,), (), now, ledger.born
+    )
+
+
+def _after_loss_of_one(env: Env, view: QueueView, name: SegmentName, lost: Lost, row: GrantRow) -> Proto[Grant | None]:
+    """Where the account may still be on its way, try again under another token; otherwise others were faster."""
+    if lost.current is None:
+        seats, lease = Seats([row.owner], ()), row.expires - row.claimed
+        answer = yield from _claim_segment(env, view, name, [0], seats, lease, tried=[row.token])
+        return answer[0] if isinstance(answer, list) else None
+    if (yield from after_loss(env, view, name, lost)) is None:
+        view.forget(name)
+    view.cursor = _spread_out(env, view, name)
+    return None
+
+
+def _spread_out(env: Env, view: QueueView, after: SegmentName | None) -> SegmentName | None:
+    """Others were faster: where to go on, apart from them."""
+    view.crowd = min(max(SPREAD, 2 * view.crowd), CROWD)
+    return view.skip(after, env.ids.below(view.crowd))
 
 
 def _win(
@@ -166,8 +225,7 @@ def _walk(
                 view.drop_candidate(cast(SegmentName, what))
         if TAKEN in answers or BEATEN in answers:
             turn.beaten = True
-            view.crowd = min(max(SPREAD, 2 * view.crowd), CROWD)
-            turn.after = view.cursor = view.skip(turn.after, env.ids.below(view.crowd))
+            turn.after = view.cursor = _spread_out(env, view, turn.after)
             if (TAKEN in answers and relist) or (not won and _old(env, view, listing_ttl)):
                 return True
         elif won and view.crowd:
@@ -211,13 +269,15 @@ def _claim_segment(
     *,
     only: Sequence[int] | None = None,
     tries: int = 1,
+    tried: Sequence[str] = (),
 ) -> Proto[list[Grant] | str | None]:
     """Win messages of one segment: grants, None where it has none to give, or how others were faster.
 
     A first account that is not there after a doubtful write may still be on its way. It is tried again under
-    another token, so that nobody ever holds the token of an account that arrives when the segment is over.
+    another token, so that nobody ever holds the token of an account that arrives when the segment is over. `tried`
+    are tokens of such tries.
     """
-    secrets, rules = [env.ids.token()], view.rules(name)
+    secrets, rules = [*tried, env.ids.token()], view.rules(name)
     account: Account | None = None
     lost: str | None = None
     if name in view.ledgers:

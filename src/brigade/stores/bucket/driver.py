@@ -4,25 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from brigade.blobs import Blobs
-from brigade.stores.bucket.steps import Parallel, Proto, Sleep
+from brigade.stores.bucket.steps import Parallel, Proto, Sleep, Step
 
-__all__ = ["perform"]
+__all__ = ["Unfinished", "perform", "perform_now"]
 
 T = TypeVar("T")
 
 
-async def perform(proto: Proto[T], blobs: Blobs) -> T:
-    """Carry out what the generator asks for, until it returns."""
+class Unfinished(Generic[T]):
+    """A generator that was carried out up to a step that has to be waited for."""
+
+    __slots__ = ("proto", "step")
+
+    def __init__(self, proto: Proto[T], step: Step) -> None:
+        self.proto = proto
+        self.step = step
+
+
+def perform_now(proto: Proto[T], blobs: Blobs) -> T | Unfinished[T]:
+    """Carry out what the generator asks for, as long as storage answers at once."""
+    step: Step
+    try:
+        step = proto.send(None)
+        while not isinstance(step, Parallel | Sleep):
+            try:
+                answer = blobs.try_now(step)
+            except Exception as error:
+                step = proto.throw(error)
+                continue
+            if answer is NotImplemented:
+                break
+            step = proto.send(answer)
+    except StopIteration as stop:
+        return stop.value
+    return Unfinished(proto, step)
+
+
+async def perform(proto: Proto[T], blobs: Blobs, step: Step | None = None) -> T:
+    """Carry out what the generator asks for, until it returns; from `step` on, where it has come that far."""
     answer: Any = None
     error: BaseException | None = None
     while True:
-        try:
-            step = proto.send(answer) if error is None else proto.throw(error)
-        except StopIteration as stop:
-            return stop.value
+        if step is None:
+            try:
+                step = proto.send(answer) if error is None else proto.throw(error)
+            except StopIteration as stop:
+                return stop.value
         answer, error = None, None
         try:
             if isinstance(step, Parallel):
@@ -35,6 +65,7 @@ async def perform(proto: Proto[T], blobs: Blobs) -> T:
                     answer = await blobs.perform(step)
         except Exception as caught:
             error = caught
+        step = None
 
 
 async def _side_by_side(parts: Sequence[Proto[Any]], width: int, blobs: Blobs) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from brigade.blobs import Create, Swap
+from brigade.blobs import Create, Refused, Swap
 from brigade.errors import CorruptObject, StoreUnavailable
 from brigade.model import Receipt
 from brigade.stores.bucket.accounts import read_lane
@@ -19,6 +19,7 @@ from brigade.stores.bucket.steps import (
     Lost,
     Proto,
     Sleep,
+    after_refusal,
     copy,
     delete,
     get,
@@ -30,7 +31,17 @@ from brigade.stores.bucket.steps import (
 from brigade.stores.bucket.view import KnownLane, QueueView
 from brigade.stores.bucket.wire import LANE, MARKER, SEGMENT, Entry, Lane, LaneEntry, Marker, Segment, void
 
-__all__ = ["Draft", "append_all", "batches", "enqueue", "ensure_appended", "give_up_late", "publish"]
+__all__ = [
+    "Draft",
+    "append_all",
+    "batches",
+    "enqueue",
+    "enqueue_one",
+    "ensure_appended",
+    "give_up_late",
+    "is_plain",
+    "publish",
+]
 
 GIVE_UP_AFTER = 600.0
 PATIENCE = 2.0
@@ -62,6 +73,8 @@ def enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Re
 
 
 def _enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[Receipt]]:
+    if len(drafts) == 1 and drafts[0].planned is None and is_plain(view, drafts[0].entry):
+        return [(yield from enqueue_one(env, view, drafts[0].entry))]
     made = batches(env, view, drafts)
     if len(made) == 1 and not made[0][0].special:
         return (yield from _write_batch(env, view, made[0][0], drafts))
@@ -71,6 +84,31 @@ def _enqueue(env: Env, view: QueueView, drafts: Sequence[Draft]) -> Proto[list[R
     answers = yield from side_by_side([_in_turn(env, view, drafts, turn) for turn in turns.values()])
     receipts = {place: receipt for answer in answers for place, receipt in answer.items()}
     return [receipts[place] for place in range(len(drafts))]
+
+
+def is_plain(view: QueueView, entry: Entry) -> bool:
+    """Whether a message alone makes a segment about which there is nothing to say."""
+    return not (view.policy.ordering_guarantee or entry.group is not None or is_special(entry))
+
+
+def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
+    """Make a plain message durable, in a segment of its own."""
+    started = env.clock.monotonic()
+    lifo = view.policy.ordering == "lifo"
+    name = SegmentName.make(
+        env.ids, now=entry.enqueued, due=0, priority=entry.priority, lane="", size=1, lifo=lifo, special=False
+    )
+    segment = Segment(env.ids.nonce(), [entry])
+    creation = Create(view.keys.segment(name), SEGMENT.encode(segment))
+    answer: str | Refused = yield creation
+    if isinstance(answer, str):
+        view.add_candidate(name)
+    else:
+        known = yield from after_refusal(env, creation, answer, retry_absent=False)
+        if not (yield from _published(env, view, name, segment, creation, known, started)):
+            (receipt,) = yield from _write_batch(env, view, _renamed(env, view, name), [Draft(entry)])
+            return receipt
+    return _receipt(view.keys.queue, f"{name}-0", entry)
 
 
 def _in_turn(
@@ -211,15 +249,22 @@ def publish(env: Env, view: QueueView, name: SegmentName, segment: Segment, star
     try has been worked off: so the name is taken with a void, which one of the two wins. Or it was written, worked
     off and deleted already: history tells, because it is written before a segment is deleted.
     """
-    key, entries = view.keys.segment(name), segment.entries
-    body = SEGMENT.encode(segment)
+    creation = Create(view.keys.segment(name), SEGMENT.encode(segment))
     give_up_late(env, started)
-    answer = yield from write(env, Create(key, body), retry_absent=False)
+    answer = yield from write(env, creation, retry_absent=False)
+    return (yield from _published(env, view, name, segment, creation, answer, started))
+
+
+def _published(
+    env: Env, view: QueueView, name: SegmentName, segment: Segment, creation: Create, answer: str | Lost, started: float
+) -> Proto[bool]:
+    """See a segment through whose creation had that answer."""
+    entries = segment.entries
     if isinstance(answer, Lost):
         if answer.current is not None:
             return False
-        fence = yield from write(env, Create(key, void(env.ids.nonce())))
-        if not isinstance(fence, Lost) or fence.current is None or fence.current.body != body:
+        fence = yield from write(env, Create(creation.key, void(env.ids.nonce())))
+        if not isinstance(fence, Lost) or fence.current is None or fence.current.body != creation.body:
             first = next(place for place, entry in enumerate(entries) if entry is not None)
             return bool((yield from ended_since(env, view.keys, {f"{name}-{first}"}, name.due)))
     if name.lane:

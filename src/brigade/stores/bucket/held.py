@@ -47,7 +47,7 @@ class HeldQueue:
         self.listening = False
         self._stops: list[Callable[[], None]] = []
         self._look_again: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def _write_drafts(self, drafts: list[Draft]) -> list[Receipt]:
         placed = await self._run(enqueue(self._env, self.view, drafts))
@@ -77,13 +77,13 @@ class HeldQueue:
 
     def _told(self, key: str) -> None:
         """Called from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed, key)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._changed, key)
 
     def _changed(self, key: str) -> None:
         if key.startswith(self.view.keys.ledgers):
             if self.waiting and self._look_again is None:
-                self._look_again = self._loop.call_later(SETTLING, self._look)
+                self._look_again = self.loop.call_later(SETTLING, self._look)
             return
         name = self.view.keys.parse(key)
         if name is not None and name.due <= self._env.now():

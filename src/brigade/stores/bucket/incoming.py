@@ -19,7 +19,7 @@ from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.steps import Env, delete
 from brigade.stores.bucket.view import QueueView
 
-__all__ = ["check_sizes", "inline_drafts", "take_in"]
+__all__ = ["check_sizes", "inline_draft", "inline_drafts", "take_in"]
 
 
 async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Outgoing]) -> list[Draft]:
@@ -29,7 +29,7 @@ async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Ou
     try:
         for message in messages:
             if isinstance(message.payload, bytes):
-                drafts.append(_small(view, message, message.payload, now))
+                drafts.append(inline_draft(view, message, message.payload, now))
             else:
                 drafts.append(await _streamed(env, blobs, view, message, message.payload))
     except BaseException:
@@ -47,7 +47,7 @@ def inline_drafts(view: QueueView, messages: Sequence[Outgoing], now: int) -> li
     for message in messages:
         if not isinstance(message.payload, bytes):
             raise TypeError("a staged message's payload is bytes, not a stream")
-        drafts.append(_small(view, message, message.payload, now))
+        drafts.append(inline_draft(view, message, message.payload, now))
     return drafts
 
 
@@ -57,7 +57,7 @@ def check_sizes(view: QueueView, messages: Payloads) -> None:
         raise _too_large(largest, view)
 
 
-def _small(view: QueueView, message: Outgoing, payload: bytes, now: int) -> Draft:
+def inline_draft(view: QueueView, message: Outgoing, payload: bytes, now: int) -> Draft:
     if len(payload) > view.policy.max_payload:
         raise _too_large(len(payload), view)
     return Draft(new_entry(message, payload, len(payload), now))
@@ -71,7 +71,7 @@ async def _streamed(env: Env, blobs: Blobs, view: QueueView, message: Outgoing, 
         if len(head) > INLINE_LIMIT:
             break
     else:
-        return _small(view, message, bytes(head), env.now())
+        return inline_draft(view, message, bytes(head), env.now())
     entry = new_entry(message, None, 0, env.now())
     strict = view.policy.ordering_guarantee or message.group is not None
     lane = lane_name(message.group) if strict else ""

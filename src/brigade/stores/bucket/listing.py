@@ -12,7 +12,8 @@ from brigade.stores.bucket.view import KnownLane, KnownLedger, QueueView
 
 __all__ = ["list_more", "refresh"]
 
-ENOUGH = 1000
+ENOUGH, ENOUGH_NEARBY = 1000, 200
+"""How many candidates a listing looks for: where a request costs, as many as come with one."""
 
 
 def refresh(env: Env, view: QueueView) -> Proto[None]:
@@ -70,8 +71,9 @@ def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, Know
     still_there: set[SegmentName] = set()
     after = view.more_after or ""
     from_head = not after
+    enough = ENOUGH if view.patience else ENOUGH_NEARBY
     while True:
-        page = yield from list_page(keys.segments, after)
+        page = yield from list_page(keys.segments, after, enough)
         skipped = -1
         for item in page.items:
             name = keys.parse(item.key)
@@ -94,7 +96,7 @@ def _list_candidates(env: Env, view: QueueView, known: Mapping[SegmentName, Know
         view.more_after = after if page.more else None
         if not page.more and from_head:
             view.ended = still_there
-        if not page.more or len(found) >= ENOUGH:
+        if not page.more or len(found) >= enough:
             return found
 
 

@@ -16,7 +16,7 @@ from brigade.ids import Ids
 from brigade.policy import QueuePolicy
 from brigade.stores import Failed, Pace
 from brigade.stores.bucket import admin
-from brigade.stores.bucket.driver import perform
+from brigade.stores.bucket.driver import Unfinished, perform, perform_now
 from brigade.stores.bucket.finish import finish
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.keys import QueueKeys, parse_message_ref
@@ -88,10 +88,27 @@ class BucketProcess:
         try:
             return await perform(proto, self._blobs)
         finally:
-            while self.env.damaged:
-                log.error("%s", self.env.damaged.pop())
-            while self.env.unreadable:
-                log.error("passed over: %s", self.env.unreadable.pop())
+            self._tell_damage()
+
+    def run_now(self, proto: Proto[T]) -> T | Unfinished[T]:
+        """`run`, as far as storage answers at once; `finish` does the rest."""
+        try:
+            return perform_now(proto, self._blobs)
+        finally:
+            if self.env.damaged or self.env.unreadable:
+                self._tell_damage()
+
+    async def finish(self, begun: Unfinished[T]) -> T:
+        try:
+            return await perform(begun.proto, self._blobs, begun.step)
+        finally:
+            self._tell_damage()
+
+    def _tell_damage(self) -> None:
+        while self.env.damaged:
+            log.error("%s", self.env.damaged.pop())
+        while self.env.unreadable:
+            log.error("passed over: %s", self.env.unreadable.pop())
 
     def _tell_failures(self, held: HeldQueue) -> None:
         """Tell of messages that failed while nobody held them."""
@@ -172,7 +189,7 @@ class BucketProcess:
         if len(held.view.finished) >= FINISH_BATCH:
             held.finish_now.set()
         if held.finisher is None or held.finisher.done():
-            held.finisher = self._spawn(self._finish_later(held))
+            held.finisher = self._spawn(held, self._finish_later(held))
 
     async def _finish_later(self, held: HeldQueue) -> None:
         while held.view.finished:
@@ -203,7 +220,7 @@ class BucketProcess:
             held.sweep_at = now + SWEEP_EVERY * self.env.ids.uniform(0.2, 1.0)
         elif now >= held.sweep_at and not self._closed:
             held.sweep_at = now + SWEEP_EVERY * self.env.ids.uniform(0.8, 1.2)
-            self._spawn(self._sweep_quietly(held.view.keys.queue))
+            self._spawn(held, self._sweep_quietly(held.view.keys.queue))
 
     async def _sweep_quietly(self, queue: str) -> None:
         try:
@@ -211,8 +228,8 @@ class BucketProcess:
         except BrigadeError as error:
             log.warning("sweep of queue %s stopped (%s); it is tried again later", queue, error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, held: HeldQueue, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = held.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

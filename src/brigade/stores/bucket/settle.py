@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import byteorder
 
 import msgspec
 
+from brigade.blobs import Refused, Swap
+from brigade.clock import FOREVER
 from brigade.errors import StaleLease
 from brigade.machine import State
-from brigade.stores.bucket.accounts import Account, after_loss, commit, open_account
+from brigade.stores.bucket.accounts import Account, after_loss, commit, note, open_account
 from brigade.stores.bucket.book import LEASED, READY, Book, Rules, state_of
 from brigade.stores.bucket.history import Record, ended_since
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.moves import complete_moves
-from brigade.stores.bucket.steps import Env, Proto
-from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.plain import acked
+from brigade.stores.bucket.steps import Env, Lost, Proto, after_refusal
+from brigade.stores.bucket.view import KnownLedger, QueueView
+from brigade.stores.bucket.wire import LEDGER
 
-__all__ = ["Answers", "Change", "Settled", "settle"]
+__all__ = ["Answers", "Change", "Settled", "ack_one", "settle"]
 
 _ENDS = {"ack": "acked", "nack": "nacked", "release": "released"}
 
@@ -56,6 +61,10 @@ def settle(
 
     `tried` says that they may have been applied before: a lease that ended just so was ended by us.
     """
+    if len(changes) == 1 and not tried:
+        one = yield from ack_one(env, view, name, changes[0])
+        if one is not None:
+            return [one]
     fresh = view.crowded and not _alone(view, name, changes)
     account = yield from open_account(env, view, name, cached=not fresh)
     while True:
@@ -80,6 +89,30 @@ def settle(
             return answers
         tried = fresh = True
         account = yield from after_loss(env, view, name, outcome)
+
+
+def ack_one(env: Env, view: QueueView, name: SegmentName, change: Change) -> Proto[Answers | None]:
+    """Ack the only message of a segment, where that is all there is to do. None: nothing was done."""
+    known = view.ledgers.get(name)
+    if known is None or known.ledger is None or known.etag is None or change.kind != "ack" or change.places != [0]:
+        return None
+    if change.result is not None or view.crowded or name.size != 1:
+        return None
+    done = acked(known.ledger, change.token, env.ids.nonce(), env.now())
+    if done is None:
+        return None
+    final, row = done
+    swap = Swap(view.keys.ledger(name), LEDGER.encode(final), known.etag)
+    answer: str | Refused | Lost = yield swap
+    if isinstance(answer, Refused):
+        answer = yield from after_refusal(env, swap, answer)
+    if isinstance(answer, Lost):
+        view.ledgers.pop(name, None)
+        return (yield from settle(env, view, name, [change], tried=True))[0]
+    view.ledgers[name] = KnownLedger(answer, final, FOREVER)
+    note(view, name, final, ours=True)
+    attempts = int.from_bytes(final.attempts, byteorder)
+    return [Settled(State.SUCCEEDED, row.version, 0, row.owner, attempts, view.policy.failure.max_attempts)]
 
 
 def _alone(view: QueueView, name: SegmentName, changes: Sequence[Change]) -> bool:

@@ -30,6 +30,8 @@ __all__ = [
     "Parallel",
     "Proto",
     "Sleep",
+    "Step",
+    "after_refusal",
     "copy",
     "delete",
     "get",
@@ -121,9 +123,9 @@ def copy(source: str, target: str) -> Proto[bool]:
 
 def side_by_side(parts: Sequence[Proto[T]], width: int = 16) -> Proto[list[T]]:
     """The results of several protocol functions, run together; one alone is run in place."""
-    if len(parts) == 1:
-        return [(yield from parts[0])]
-    return (yield Parallel(parts, width))
+    if len(parts) > 1:
+        return (yield Parallel(parts, width))
+    return [(yield from parts[0])] if parts else []
 
 
 def passing_over(refused: list[CannotDecrypt], part: Proto[T]) -> Proto[T | None]:
@@ -143,12 +145,17 @@ def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[st
     is tried again with the same bytes, so that a late arrival of the first try can only help. With
     `retry_absent=False` an object that is not there is `Lost`: it may have come and gone.
     """
+    answer: str | Refused = yield op
+    if isinstance(answer, str):
+        return answer
+    return (yield from after_refusal(env, op, answer, retry_absent=retry_absent))
+
+
+def after_refusal(env: Env, op: Create | Swap, answer: Refused, *, retry_absent: bool = True) -> Proto[str | Lost]:
+    """What became of a write that had that answer, as `write` tells it."""
     expected = op.etag if isinstance(op, Swap) else None
     in_doubt = False
     for attempt in range(MOST_TRIES):
-        answer: str | Refused = yield op
-        if isinstance(answer, str):
-            return answer
         in_doubt = in_doubt or answer is UNKNOWN
         current = yield from get(op.key)
         if current is not None and is_sound(op.body) and not is_sound(current.body):
@@ -161,6 +168,10 @@ def write(env: Env, op: Create | Swap, *, retry_absent: bool = True) -> Proto[st
         if current is None and not retry_absent:
             return Lost(None, True)
         yield Sleep(env.ids.uniform(0, min(0.05 * 2**attempt, 5)))
+        again: str | Refused = yield op
+        if isinstance(again, str):
+            return again
+        answer = again
     raise StoreUnavailable(f"the store kept failing to write {op.key!r}; check it and try again")
 
 

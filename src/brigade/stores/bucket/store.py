@@ -36,6 +36,7 @@ from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.load import Loaded, load
 from brigade.stores.bucket.ports import BucketPorts
+from brigade.stores.bucket.prompt import BucketPrompt
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settling import BucketSettling
 from brigade.stores.bucket.turn import Seats
@@ -51,12 +52,12 @@ UNREADABLE_FOR = 60.0
 """Seconds before messages that could not be opened are handed out again."""
 
 
-class BucketStore(BucketPorts, BucketSettling):
+class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
     """Queues in a bucket. One instance belongs to one event loop."""
 
     def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
         super().__init__(blobs, clock=clock, ids=ids)
-        self._claims: GroupCommits[tuple[HeldQueue, float], Taker, list[Grant]] = GroupCommits(self._claim_together)
+        self._claims = GroupCommits(self._claim_together)
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)

@@ -1,0 +1,92 @@
+"""Plain calls, carried out within the call where storage answers at once: no task, no coroutine, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from brigade.errors import StaleLease
+from brigade.model import Message, Receipt
+from brigade.stores import Outgoing
+from brigade.stores.bucket.claim import claim_one
+from brigade.stores.bucket.convert import messages_of
+from brigade.stores.bucket.driver import Unfinished
+from brigade.stores.bucket.enqueue import enqueue_one, is_plain
+from brigade.stores.bucket.held import HeldQueue
+from brigade.stores.bucket.incoming import inline_draft
+from brigade.stores.bucket.keys import parse_message_ref
+from brigade.stores.bucket.load import load
+from brigade.stores.bucket.process import POLICY_TTL, BucketProcess
+from brigade.stores.bucket.settle import Answers, Change, ack_one
+from brigade.stores.bucket.steps import Env, Proto
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.groupcommit import GroupCommits
+
+__all__ = ["BucketPrompt"]
+
+
+class BucketPrompt(BucketProcess):
+    """What `PromptStore` asks for. Whatever is not plain, or not ours alone, is left to the general way."""
+
+    _claims: GroupCommits[Any, Any, Any]
+    """Claims that are under way: others join them."""
+
+    def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None:
+        held = self._queues.get(queue)
+        if held is None or self._closed or not held.enqueues.idle or not isinstance(message.payload, bytes):
+            return None
+        entry = inline_draft(held.view, message, message.payload, self.env.now()).entry
+        if not is_plain(held.view, entry):
+            return None
+        done = self.run_now(enqueue_one(self.env, held.view, entry))
+        if isinstance(done, Unfinished):
+            return self._enqueued_later(held, done)
+        held.wake()
+        return done
+
+    async def _enqueued_later(self, held: HeldQueue, rest: Unfinished[Receipt]) -> Receipt:
+        receipt = await self.finish(rest)
+        held.wake()
+        return receipt
+
+    def claim_now(
+        self, queue: str, owner: str, visibility: float
+    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        held = self._queues.get(queue)
+        if held is None or self._closed or held.waiting or self._claims or self.env.fields is not None:
+            return None
+        now = self.env.clock.monotonic()
+        if now - held.policy_at > POLICY_TTL or held.sweep_at is None or now >= held.sweep_at:
+            return None
+        done = self.run_now(_claim(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
+        return self.finish(done) if isinstance(done, Unfinished) else done
+
+    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool]:
+        held, found = self._queues.get(queue), parse_message_ref(message.ref)
+        token, _, number = message.lease.token.rpartition(".")
+        if held is None or self._closed or held.settles or found is None or found[1] or number != "0":
+            return False
+        change = Change("ack", [0], token, message.lease.version)
+        done = self.run_now(ack_one(self.env, held.view, found[0], change))
+        if isinstance(done, Unfinished):
+            return self._acked_later(held, done)
+        return self._acked(held, done)
+
+    async def _acked_later(self, held: HeldQueue, rest: Unfinished[Answers | None]) -> bool:
+        return self._acked(held, await self.finish(rest))
+
+    def _acked(self, held: HeldQueue, answers: Answers | None) -> bool:
+        if answers is None:
+            return False
+        self._finish_soon(held)
+        if isinstance(answers[0], StaleLease):
+            raise answers[0]
+        return True
+
+
+def _claim(env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float) -> Proto[list[Message] | None]:
+    grant = yield from claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
+    if grant is None:
+        return None
+    loaded = yield from load(env, view, [grant])
+    return messages_of(grant.queue, loaded[0]) if loaded else None
