@@ -1,6 +1,7 @@
-"""Other queues that live on a local disk, in the same run: one process, one message a call, 200 bytes.
+"""Other queues that live on a local disk, in the same run: one process, 200 bytes a message.
 
-By one caller, and by several threads at once, each with a line of its own where the queue wants that.
+One message a call, by one caller and by several threads at once, each with a line of its own where the queue wants
+that; and by one caller in hundreds, where the queue has a call for that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import brigade
 from bench.measure import MESSAGE, Ground
@@ -31,10 +32,20 @@ class Line(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchLine(Line, Protocol):
+    """A queue that has calls for many messages."""
+
+    def put_many(self) -> object: ...
+
+    def take_many(self) -> object: ...
+
+
 Lines = Callable[[], Line]
 """Makes a line for the thread that calls it."""
 
 THREADS = 16
+BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,8 @@ class PeerResult:
     consume: float
     enqueue_threads: float
     consume_threads: float
+    enqueue_many: float | None
+    consume_many: float | None
 
 
 class _Pair:
@@ -72,18 +85,33 @@ class _Pair:
         self.take = take
 
 
+class _Ours(_Pair):
+    """Brigade, which has calls for many messages."""
+
+    def __init__(self, queue: brigade.Queue) -> None:
+        super().__init__(lambda: queue.enqueue(MESSAGE), self._take)
+        self._queue = queue
+
+    def _take(self) -> None:
+        self._queue.ack(self._claimed(1)[0])
+
+    def put_many(self) -> None:
+        self._queue.enqueue_many([MESSAGE] * BATCH)
+
+    def take_many(self) -> None:
+        self._queue.ack_many(self._claimed(BATCH))
+
+    def _claimed(self, count: int) -> list[brigade.Message]:
+        while not (messages := self._queue.claim(count)):
+            pass
+        return messages
+
+
 def _brigade(scheme: str, fsync: bool) -> Callable[[Path], contextlib.AbstractContextManager[Lines]]:
     @contextlib.contextmanager
     def opened(path: Path) -> Generator[Lines, None, None]:
         with brigade.connect(f"{scheme}://{path}/jobs", fsync=fsync) as hub:
-            queue = hub.queue("bench")
-
-            def take() -> None:
-                while not (messages := queue.claim(1)):
-                    pass
-                queue.ack(messages[0])
-
-            line = _Pair(lambda: queue.enqueue(MESSAGE), take)
+            line = _Ours(hub.queue("bench"))
             yield lambda: line
 
     return opened
@@ -178,14 +206,16 @@ def run_peers(ground: Ground) -> list[PeerResult]:
     """All that are installed, in turn, three times over."""
     present = [peer for peer in PEERS if _version(peer.package) is not None]
     rates: dict[Peer, list[list[float]]] = {peer: [] for peer in present}
-    messages = ground.messages(1_000)
+    messages, batches = ground.messages(1_000), ground.messages(10_000, BATCH) // BATCH
     for _ in range(ground.rounds):
         for peer in present:
             ground.tick(f"on disk beside others · {peer.name}, {peer.setting}")
             with peer.open(ground.directory()) as lines:
                 line = lines()
                 alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
-                rates[peer].append([*alone, *_in_threads(lines, messages)])
+                many = (line.put_many, line.take_many) if isinstance(line, BatchLine) else ()
+                hundreds = [BATCH * batches / _timed(step, batches) for step in many]
+                rates[peer].append([*alone, *_in_threads(lines, messages), *hundreds])
     return [
         PeerResult(
             peer.name,
@@ -193,10 +223,16 @@ def run_peers(ground: Ground) -> list[PeerResult]:
             peer.durable,
             peer.setting,
             peer.acks,
-            *(max(found) for found in zip(*rates[peer], strict=True)),
+            *_best(rates[peer]),
         )
         for peer in present
     ]
+
+
+def _best(rounds: list[list[float]]) -> list[Any]:
+    """The best figure of each kind; None for hundreds where there are none."""
+    best: list[Any] = [max(found) for found in zip(*rounds, strict=True)]
+    return best + [None] * (6 - len(best))
 
 
 def _timed(work: Callable[[], object], times: int) -> float:

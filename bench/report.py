@@ -173,7 +173,7 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
             _request_rows(report),
         ),
         (
-            f"On a local disk, one process, one message a call, 1 caller / {THREADS} threads: messages a second",
+            f"On a local disk, one process, 1 caller / {THREADS} threads / 1 caller in hundreds: messages a second",
             ("queue", "durable", "how it writes", "enqueue", "claim + ack"),
             _peer_rows(report.peers),
         ),
@@ -236,11 +236,15 @@ def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
             f"{peer.name} {peer.version}",
             "yes" if peer.durable else "no",
             peer.setting,
-            f"{peer.enqueue:,.0f} / {peer.enqueue_threads:,.0f}",
-            f"{peer.consume:,.0f} / {peer.consume_threads:,.0f}" + ("" if peer.acks else " *"),
+            _three(peer.enqueue, peer.enqueue_threads, peer.enqueue_many),
+            _three(peer.consume, peer.consume_threads, peer.consume_many) + ("" if peer.acks else " *"),
         )
         for peer in peers
     ]
+
+
+def _three(one: float, threads: float, many: float | None) -> str:
+    return f"{one:,.0f} / {threads:,.0f} / " + ("–" if many is None else f"{many:,.0f}")
 
 
 def _postgres_rows(found: Sequence[PostgresResult]) -> Rows:

@@ -70,14 +70,19 @@ def _disk(found: Found) -> list[Standing]:
     made: list[Standing] = []
     for durable in (True, False):
         rows = [one for one in found.get("peers", ()) if one["durable"] == durable and one["acks"]]
-        for field, work in (
-            ("enqueue", "enqueue, 1 caller"),
-            ("enqueue_threads", f"enqueue, {THREADS} threads"),
-            ("consume", "claim + ack, 1 caller"),
-            ("consume_threads", f"claim + ack, {THREADS} threads"),
+        for fields, work in (
+            (["enqueue"], "enqueue, 1 caller, one at a time"),
+            (["enqueue", "enqueue_many"], "enqueue, 1 caller, the best of each"),
+            (["enqueue_threads"], f"enqueue, {THREADS} threads"),
+            (["consume"], "claim + ack, 1 caller, one at a time"),
+            (["consume", "consume_many"], "claim + ack, 1 caller, the best of each"),
+            (["consume_threads"], f"claim + ack, {THREADS} threads"),
         ):
             ground = "disk, fsync" if durable else "disk, no fsync"
-            rates = {name: max(one[field] for one in rows if one["name"] == name) for name in _names(rows)}
+            rates = {
+                name: max(one[field] or 0.0 for one in rows if one["name"] == name for field in fields)
+                for name in _names(rows)
+            }
             made += _compared(ground, work, rates)
     return made
 
