@@ -19,6 +19,7 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
@@ -174,47 +175,54 @@ class Begun(Coroutine[Any, Any, T]):
 
 
 def at_once(
-    loop: HubLoop, undo: Callable[[T], None] | None, call: Callable[..., T | Coroutine[Any, Any, T]], *args: Any
-) -> T | None:
-    """What the call returns, made by this thread while the loop sleeps; None where it isn't our turn.
+    loop: HubLoop,
+    call: Callable[[], T | Coroutine[Any, Any, T | None] | None],
+    undo: Callable[[T], None] | None = None,
+) -> tuple[bool, T | None]:
+    """Make a call in this thread while the loop sleeps: whether it was our turn, and what it returned.
 
-    Where the call returns a coroutine, the loop carries that out and this thread waits. A result that the caller never
-    gets, because a signal's handler raised, is given to `undo`, on the loop.
+    None says that the call did nothing. Where it returns a coroutine, the loop carries that out and this thread waits.
+    A result that the caller never gets, because a signal's handler raised, is given to `undo`, on the loop.
     """
-    done: T | None = None
-    rest: Call[T] | None = None
+    ours, done = False, None
+    rest: Call[T | None] | None = None
     try:
         if threading.current_thread() is threading.main_thread():
             with HeldSignals():
-                done, rest = _at_once(loop, call, args)
+                ours, done, rest = _at_once(loop, call)
         else:
-            done, rest = _at_once(loop, call, args)
+            ours, done, rest = _at_once(loop, call)
         if rest is not None:
             rest.wait()
     except BaseException:
         if rest is not None:
-            rest.abandon(undo)
+            rest.abandon(partial(_undone, undo))
         elif done is not None and undo is not None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(undo, done)
         raise
-    return done if rest is None else rest.result()
+    return ours, done if rest is None else rest.result()
 
 
 def _at_once(
-    loop: HubLoop, call: Callable[..., T | Coroutine[Any, Any, T]], args: tuple[Any, ...]
-) -> tuple[T | None, Call[T] | None]:
+    loop: HubLoop, call: Callable[[], T | Coroutine[Any, Any, T | None] | None]
+) -> tuple[bool, T | None, Call[T | None] | None]:
     if not loop.borrow():
-        return None, None
+        return False, None, None
     try:
-        done = call(*args)
+        done = call()
         if type(done) is not CoroutineType:
-            return cast(T, done), None
-        rest: Call[T] = Call(loop, cast("Coroutine[Any, Any, T]", done))
+            return True, cast("T | None", done), None
+        rest: Call[T | None] = Call(loop, cast("Coroutine[Any, Any, T | None]", done))
         rest.there()
-        return None, rest
+        return True, None, rest
     finally:
         loop.give_back()
+
+
+def _undone(undo: Callable[[T], None] | None, done: T | None) -> None:
+    if undo is not None and done is not None:
+        undo(done)
 
 
 class Call(Generic[T]):

@@ -1,7 +1,7 @@
 """The plain calls of a queue, made within the call, by a thread that has the turn of the hub's loop.
 
 They do what `AsyncQueue` does for the same arguments where nobody listens, nobody traces, and the store can do it at
-once. None, or False, says that nothing was done; a coroutine goes on with what has to be waited for.
+once. None says that nothing was done; a coroutine goes on with what has to be waited for.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ class PlainCalls:
         length = queue.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         return hub.prompt.claim_now(queue.name, holder, length)
 
-    def ack(self, message: Message) -> bool | Coroutine[Any, Any, bool]:
+    def ack(self, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
         prompt = self._hub.prompt
-        return prompt is not None and prompt.ack_now(self._queue.name, message)
+        return None if prompt is None else prompt.ack_now(self._queue.name, message)

@@ -87,13 +87,22 @@ class Hub:
             raise
         return call.result()
 
-    def now(
-        self, call: Callable[..., T | Coroutine[Any, Any, T]], *args: Any, undo: Callable[[T], None] | None = None
-    ) -> T | None:
-        """What a plain call returns that this thread makes by itself. None: nothing was done, go the general way."""
+    def plainly(
+        self,
+        call: Callable[[], T | Coroutine[Any, Any, T | None] | None],
+        general: Callable[[], Coroutine[Any, Any, T]],
+        undo: Callable[[T], None] | None = None,
+    ) -> T:
+        """What a plain call returns, made by this thread itself, or else what the general way comes to.
+
+        Who doesn't get the turn doesn't try again: several threads call, and on the loop their writes go out together.
+        """
         if self._loop is None or not self._prompt or not self._async.events.quiet:
-            return None
-        return at_once(self._loop, undo, call, *args)
+            return self.quick(general(), undo)
+        ours, done = at_once(self._loop, call, undo)
+        if done is not None:
+            return done
+        return self._carried_out(general(), undo, here=ours)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
@@ -256,11 +265,9 @@ class Queue:
                 content_type=content_type,
             )
         )
-        if connection is None:
-            receipt = self._hub.now(self._plain.enqueue, message)
-            if receipt is not None:
-                return receipt
-        return self._hub.quick(self._async.enqueue_checked(message, _blocking(connection)))
+        if connection is not None:
+            return self._hub.quick(self._async.enqueue_checked(message, _blocking(connection)))
+        return self._hub.plainly(partial(self._plain.enqueue, message), partial(self._async.enqueue_checked, message))
 
     def enqueue_many(
         self,
@@ -296,13 +303,12 @@ class Queue:
         self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
-        messages = None
+        claiming = partial(self._async.claim, limit, wait=wait, owner=owner, visibility=visibility)
         undo = partial(give_back, self._async)
         if type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS:
-            messages = self._hub.now(self._plain.claim, owner, visibility, undo=undo)
-        if messages is None:
-            claiming = self._async.claim(limit, wait=wait, owner=owner, visibility=visibility)
-            messages = self._hub.quick(claiming, undo)
+            messages = self._hub.plainly(partial(self._plain.claim, owner, visibility), claiming, undo)
+        else:
+            messages = self._hub.quick(claiming(), undo)
         for message in messages:
             force_setattr(message, "opener", self.reader)
         return messages
@@ -316,9 +322,14 @@ class Queue:
 
         With a `connection` to the same PostgreSQL database the ack joins its transaction.
         """
-        plain = result is None and connection is None and isinstance(cast(object, message), Message)
-        if not plain or not self._hub.now(self._plain.ack, message):
+        if result is None and connection is None and isinstance(cast(object, message), Message):
+            self._hub.plainly(partial(self._plain.ack, message), partial(self._acked, message))
+        else:
             self._hub.quick(self._async.ack(message, result=result, connection=_blocking(connection)))
+
+    async def _acked(self, message: Message) -> bool:
+        await self._async.ack(message)
+        return True
 
     def nack(
         self,

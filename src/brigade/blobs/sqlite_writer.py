@@ -32,7 +32,7 @@ CHECKPOINT_AFTER = 4 * 1024 * 1024
 
 The log is then written over from its start, which the disk syncs faster than a file that grows.
 """
-LENGTHEN_AFTER = CHECKPOINT_AFTER // 16
+LENGTHEN_AFTER = CHECKPOINT_AFTER // 64
 LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
 """How long the log is made, with room for what comes during a checkpoint, once so many bytes were written."""
 CHECKED_FOR = 10_000_000

@@ -393,7 +393,7 @@ class TokenStore(Protocol):
 class PromptStore(Protocol):
     """A store that carries out plain calls at once, within the call, for who has the turn of its event loop.
 
-    None, or False, says that nothing was done: go the general way. A coroutine goes on with what has to be waited for.
+    None says that nothing was done: go the general way. A coroutine goes on with what has to be waited for.
     """
 
     def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None: ...
@@ -404,8 +404,8 @@ class PromptStore(Protocol):
         """Lease and load one message."""
         ...
 
-    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool]:
-        """Ack one message without a result; raises StaleLease."""
+    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
+        """Ack one message without a result: True; raises StaleLease."""
         ...
 
 

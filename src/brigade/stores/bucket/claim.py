@@ -78,8 +78,8 @@ def claim(
         taker = seats.owners[seats.left[0]]
         one = yield from claim_one(env, view, owner=taker, visibility=visibility, listing_ttl=listing_ttl)
         if one is not None:
-            seats.taker[one.token] = seats.left.pop()
-            return [one]
+            seats.taker[one[1].token] = seats.left.pop()
+            return [one[1]]
     try:
         yield from _win(env, view, won, seats, limit, to_ms(visibility), listing_ttl, only_derived, patient)
     except BrigadeError:
@@ -88,7 +88,9 @@ def claim(
     return won
 
 
-def claim_one(env: Env, view: QueueView, *, owner: str, visibility: float, listing_ttl: float) -> Proto[Grant | None]:
+def claim_one(
+    env: Env, view: QueueView, *, owner: str, visibility: float, listing_ttl: float
+) -> Proto[tuple[SegmentName, Grant] | None]:
     """Lease the head of the queue, where that is plain and simple. None: nothing was leased, go the general way."""
     now = env.now()
     if view.paused or now >= view.next_due or _old(env, view, listing_ttl):
@@ -105,18 +107,18 @@ def claim_one(env: Env, view: QueueView, *, owner: str, visibility: float, listi
     if isinstance(answer, Lost):
         return (yield from _after_loss_of_one(env, view, name, answer, row))
     view.ledgers[name] = KnownLedger(answer, ledger, row.expires)
-    limit = view.policy.failure.max_attempts
-    return Grant(
-        view.keys.queue, str(name), row.token, 1, owner, row.expires, (0,), (1,), (limit,), (), now, ledger.born
-    )
+    limits, queue = (view.policy.failure.max_attempts,), view.keys.queue
+    return name, Grant(queue, str(name), row.token, 1, owner, row.expires, (0,), (1,), limits, (), now, ledger.born)
 
 
-def _after_loss_of_one(env: Env, view: QueueView, name: SegmentName, lost: Lost, row: GrantRow) -> Proto[Grant | None]:
+def _after_loss_of_one(
+    env: Env, view: QueueView, name: SegmentName, lost: Lost, row: GrantRow
+) -> Proto[tuple[SegmentName, Grant] | None]:
     """Where the account may still be on its way, try again under another token; otherwise others were faster."""
     if lost.current is None:
         seats, lease = Seats([row.owner], ()), row.expires - row.claimed
         answer = yield from _claim_segment(env, view, name, [0], seats, lease, tried=[row.token])
-        return answer[0] if isinstance(answer, list) else None
+        return (name, answer[0]) if isinstance(answer, list) else None
     if (yield from after_loss(env, view, name, lost)) is None:
         view.forget(name)
     view.cursor = _spread_out(env, view, name)

@@ -94,10 +94,7 @@ def is_plain(view: QueueView, entry: Entry) -> bool:
 def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
     """Make a plain message durable, in a segment of its own."""
     started = env.clock.monotonic()
-    lifo = view.policy.ordering == "lifo"
-    name = SegmentName.make(
-        env.ids, now=entry.enqueued, due=0, priority=entry.priority, lane="", size=1, lifo=lifo, special=False
-    )
+    name = SegmentName.plain(env.ids, entry.enqueued, entry.priority, lifo=view.policy.ordering == "lifo")
     segment = Segment(env.ids.nonce(), [entry])
     creation = Create(view.keys.segment(name), SEGMENT.encode(segment))
     answer: str | Refused = yield creation

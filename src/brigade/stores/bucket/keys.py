@@ -84,6 +84,14 @@ class SegmentName(NamedTuple):
         return cls(priority, lane, order, uid, size)
 
     @classmethod
+    def plain(cls, ids: Ids, now: int, priority: int, *, lifo: bool) -> SegmentName:
+        """A name for one message that is due now and has nothing special about it."""
+        order, sequence = ids.tick(now)
+        if lifo:
+            order, sequence = FOREVER - order, 0xFFFF - sequence
+        return cls(priority, "", order, f"{sequence:04x}{ids.bits(48):012x}{'lp' if lifo else 'fp'}", 1)
+
+    @classmethod
     def derive(cls, *parts: str, at: int, priority: int, lane: str, size: int, special: bool = False) -> SegmentName:
         """A name that follows from the parts, so that whoever repeats the step makes the same one."""
         uid = f"0000{digest(*parts, size=6)}d{'s' if special else 'p'}"

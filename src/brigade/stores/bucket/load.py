@@ -19,7 +19,7 @@ from brigade.stores.bucket.steps import Env, Proto, side_by_side
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import Entry
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "load", "load_one"]
 
 WIDTH = 16
 
@@ -39,22 +39,27 @@ def load(env: Env, view: QueueView, grants: Sequence[Grant]) -> Proto[list[Loade
     of several grants in one segment the first one reads it.
     """
     if len(grants) == 1:
-        one = yield from _load_one(env, view, grants[0])
+        one = yield from _load(env, view, grants[0])
         return [] if one is None else [one]
     first = {grant.segment: place for place, grant in reversed(list(enumerate(grants)))}
     places = sorted(first.values())
     places += [place for place in range(len(grants)) if first[grants[place].segment] != place]
     found: dict[int, Loaded | None] = {}
     for some in (places[: len(first)], places[len(first) :]):
-        loaded = yield from side_by_side([_load_one(env, view, grants[place]) for place in some], WIDTH)
+        loaded = yield from side_by_side([_load(env, view, grants[place]) for place in some], WIDTH)
         found.update(zip(some, loaded, strict=True))
     return [item for place in range(len(grants)) if (item := found[place]) is not None]
 
 
-def _load_one(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
+def _load(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
     name = SegmentName.parse(grant.segment)
     if name is None:
         raise QueueNotFound(f"grant names segment {grant.segment!r}, which is not one; was it made by this version?")
+    return (yield from load_one(env, view, name, grant))
+
+
+def load_one(env: Env, view: QueueView, name: SegmentName, grant: Grant) -> Proto[Loaded | None]:
+    """Read the messages of a grant in that segment; None where it is gone."""
     known = view.entries.get(name)
     if known is not None and known.account == grant.account != "":
         entries = known.entries

@@ -15,7 +15,7 @@ from brigade.stores.bucket.enqueue import enqueue_one, is_plain
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_draft
 from brigade.stores.bucket.keys import parse_message_ref
-from brigade.stores.bucket.load import load
+from brigade.stores.bucket.load import load_one
 from brigade.stores.bucket.process import POLICY_TTL, BucketProcess
 from brigade.stores.bucket.settle import Answers, Change, ack_one
 from brigade.stores.bucket.steps import Env, Proto
@@ -61,23 +61,23 @@ class BucketPrompt(BucketProcess):
         done = self.run_now(_claim(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
         return self.finish(done) if isinstance(done, Unfinished) else done
 
-    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool]:
+    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
         held, found = self._queues.get(queue), parse_message_ref(message.ref)
         token, _, number = message.lease.token.rpartition(".")
         if held is None or self._closed or held.settles or found is None or found[1] or number != "0":
-            return False
+            return None
         change = Change("ack", [0], token, message.lease.version)
         done = self.run_now(ack_one(self.env, held.view, found[0], change))
         if isinstance(done, Unfinished):
             return self._acked_later(held, done)
         return self._acked(held, done)
 
-    async def _acked_later(self, held: HeldQueue, rest: Unfinished[Answers | None]) -> bool:
+    async def _acked_later(self, held: HeldQueue, rest: Unfinished[Answers | None]) -> bool | None:
         return self._acked(held, await self.finish(rest))
 
-    def _acked(self, held: HeldQueue, answers: Answers | None) -> bool:
+    def _acked(self, held: HeldQueue, answers: Answers | None) -> bool | None:
         if answers is None:
-            return False
+            return None
         self._finish_soon(held)
         if isinstance(answers[0], StaleLease):
             raise answers[0]
@@ -85,8 +85,6 @@ class BucketPrompt(BucketProcess):
 
 
 def _claim(env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float) -> Proto[list[Message] | None]:
-    grant = yield from claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
-    if grant is None:
-        return None
-    loaded = yield from load(env, view, [grant])
-    return messages_of(grant.queue, loaded[0]) if loaded else None
+    won = yield from claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
+    loaded = None if won is None else (yield from load_one(env, view, *won))
+    return None if loaded is None else messages_of(view.keys.queue, loaded)

@@ -178,7 +178,7 @@ def after_refusal(env: Env, op: Create | Swap, answer: Refused, *, retry_absent:
 def read(env: Env, form: Format[T], key: str) -> Proto[tuple[T, str] | None]:
     """An object decoded, with its etag. Damaged bytes are read once more, in case the wire was at fault."""
     for again in (True, False):
-        blob = yield from get(key)
+        blob: Blob | None = yield Get(key)
         if blob is None:
             return None
         try:
