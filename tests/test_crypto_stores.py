@@ -194,12 +194,14 @@ def test_a_key_that_is_missing_or_wrong_loses_nothing(
         assert len(queue.claim(10)) == 2
 
 
-@pytest.mark.parametrize("kind", ["file", "postgres"])
+@pytest.mark.parametrize("urgent", [False, True])
+@pytest.mark.parametrize("kind", ["file", "postgres", "sqlite"])
 def test_what_can_be_opened_is_delivered_past_what_can_not(
-    kind: str, tmp_path: Path, keys: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+    kind: str, urgent: bool, tmp_path: Path, keys: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message under a key that is missing stays, uncounted, and doesn't stop those behind it."""
-    url = store_of(tmp_path) if kind == "file" else request.getfixturevalue("database")
+    local = {"file": store_of(tmp_path), "sqlite": f"sqlite://{tmp_path}/store.db?fsync=false"}
+    url = local.get(kind) or request.getfixturevalue("database")
     with brigade.connect(url, encryption=keys) as hub:
         sealed = hub.queue("tasks", QueuePolicy(failure=Failure("retry", 0))).enqueue("under the first key")
     shutil.copy(tmp_path / "keys", tmp_path / "both")
@@ -207,7 +209,7 @@ def test_what_can_be_opened_is_delivered_past_what_can_not(
     write_keys(tmp_path / "both", KeySource(keys).read().with_primary("second", bytes(32)), replace=True)
     write_keys(tmp_path / "second", Keys("second", {"second": bytes(32)}), replace=False)
     with brigade.connect(url, encryption=both) as hub:
-        hub.queue("tasks").enqueue("under the second key")
+        hub.queue("tasks").enqueue("under the second key", priority=0 if urgent else 5)
     with brigade.connect(url, encryption=second) as hub:
         queue = hub.queue("tasks")
         found: list[Any] = []

@@ -76,7 +76,8 @@ def claim(
     seats = seats or Seats([owner], [0] * limit)
     if limit == 1 and not only_derived:
         taker = seats.owners[seats.left[0]]
-        one = yield from claim_one(env, view, owner=taker, visibility=visibility, listing_ttl=listing_ttl)
+        first = claim_one(env, view, owner=taker, visibility=visibility, listing_ttl=listing_ttl)
+        one = yield from passing_over([], first)
         if one is not None:
             seats.taker[one[1].token] = seats.left.pop()
             return [one[1]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from brigade.errors import StaleLease
-from brigade.model import Message, Receipt
+from brigade.errors import CannotDecrypt, StaleLease
+from brigade.model import Grant, Message, Receipt
 from brigade.stores import Outgoing
 from brigade.stores.bucket.claim import claim_one
 from brigade.stores.bucket.convert import messages_of
@@ -16,20 +16,16 @@ from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_draft
 from brigade.stores.bucket.keys import parse_message_ref
 from brigade.stores.bucket.load import load_one
-from brigade.stores.bucket.process import POLICY_TTL, BucketProcess
+from brigade.stores.bucket.process import BucketProcess
 from brigade.stores.bucket.settle import Answers, Change, ack_one
-from brigade.stores.bucket.steps import Env, Proto
+from brigade.stores.bucket.steps import Env, Proto, passing_over
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.groupcommit import GroupCommits
 
-__all__ = ["BucketPrompt"]
+__all__ = ["BucketPrompt", "claim_and_load"]
 
 
 class BucketPrompt(BucketProcess):
-    """What `PromptStore` asks for. Whatever is not plain, or not ours alone, is left to the general way."""
-
-    _claims: GroupCommits[Any, Any, Any]
-    """Claims that are under way: others join them."""
+    """Enqueue and ack, as `PromptStore` has them. What is not plain, or not ours alone, is left to the general way."""
 
     def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None:
         held = self._queues.get(queue)
@@ -48,18 +44,6 @@ class BucketPrompt(BucketProcess):
         receipt = await self.finish(rest)
         held.wake()
         return receipt
-
-    def claim_now(
-        self, queue: str, owner: str, visibility: float
-    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        held = self._queues.get(queue)
-        if held is None or self._closed or held.waiting or self._claims or self.env.fields is not None:
-            return None
-        now = self.env.clock.monotonic()
-        if now - held.policy_at > POLICY_TTL or held.sweep_at is None or now >= held.sweep_at:
-            return None
-        done = self.run_now(_claim(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
-        return self.finish(done) if isinstance(done, Unfinished) else done
 
     def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
         held, found = self._queues.get(queue), parse_message_ref(message.ref)
@@ -84,7 +68,16 @@ class BucketPrompt(BucketProcess):
         return True
 
 
-def _claim(env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float) -> Proto[list[Message] | None]:
-    won = yield from claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
-    loaded = None if won is None else (yield from load_one(env, view, *won))
+def claim_and_load(
+    env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float
+) -> Proto[list[Message] | Grant | None]:
+    """One plain message. A grant alone: it was won, and no key at hand opens it."""
+    claiming = claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
+    won = yield from passing_over([], claiming)
+    if won is None:
+        return None
+    try:
+        loaded = yield from load_one(env, view, *won)
+    except CannotDecrypt:
+        return won[1]
     return None if loaded is None else messages_of(view.keys.queue, loaded)

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from brigade.blobs import Blobs
 from brigade.clock import FOREVER, Clock
@@ -31,12 +32,14 @@ from brigade.stores import Outgoing, Settled, Taker, seating
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import claim, claim_places
 from brigade.stores.bucket.convert import again_with, entry_of, messages_of
+from brigade.stores.bucket.driver import Unfinished
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.load import Loaded, load
 from brigade.stores.bucket.ports import BucketPorts
-from brigade.stores.bucket.prompt import BucketPrompt
+from brigade.stores.bucket.process import POLICY_TTL
+from brigade.stores.bucket.prompt import BucketPrompt, claim_and_load
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 from brigade.stores.bucket.settling import BucketSettling
 from brigade.stores.bucket.turn import Seats
@@ -57,7 +60,7 @@ class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
 
     def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
         super().__init__(blobs, clock=clock, ids=ids)
-        self._claims = GroupCommits(self._claim_together)
+        self._claims: GroupCommits[tuple[HeldQueue, float], Taker, list[Grant]] = GroupCommits(self._claim_together)
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)
@@ -83,6 +86,22 @@ class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
         held = await self._queue(queue, refresh=True)
         (won,) = await self._claims.submit((held, visibility), [Taker(owner, limit, patient)])
         return won
+
+    def claim_now(
+        self, queue: str, owner: str, visibility: float
+    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        held = self._queues.get(queue)
+        if held is None or self._closed or held.waiting or self._claims:
+            return None
+        now = self.env.clock.monotonic()
+        if now - held.policy_at > POLICY_TTL or held.sweep_at is None or now >= held.sweep_at:
+            return None
+        done = self.run_now(claim_and_load(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
+        return self._claimed_later(done) if isinstance(done, Unfinished | Grant) else done
+
+    async def _claimed_later(self, rest: Unfinished[list[Message] | Grant | None] | Grant) -> list[Message] | None:
+        done = rest if isinstance(rest, Grant) else await self.finish(rest)
+        return await self.load([done]) if isinstance(done, Grant) else done
 
     async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
         return await self._claim_for(await self._queue(queue, refresh=True), takers, visibility)
