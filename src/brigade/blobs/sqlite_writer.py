@@ -408,7 +408,7 @@ class Writer:
         log = os.open(f"{self._path}-wal", os.O_WRONLY)
         try:
             patiently(self._path, lambda: self._with_lock(lengthen, log, LOG_SIZE))
-            os.fdatasync(log)
+            os.fsync(log)
         finally:
             os.close(log)
 
