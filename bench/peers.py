@@ -213,9 +213,10 @@ def run_peers(ground: Ground) -> list[PeerResult]:
             with peer.open(ground.directory()) as lines:
                 line = lines()
                 alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
+                threads = _in_threads(lines, messages)
                 many = (line.put_many, line.take_many) if isinstance(line, BatchLine) else ()
                 hundreds = [BATCH * batches / _timed(step, batches) for step in many]
-                rates[peer].append([*alone, *_in_threads(lines, messages), *hundreds])
+                rates[peer].append([*alone, *threads, *hundreds])
     return [
         PeerResult(
             peer.name,
