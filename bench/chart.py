@@ -10,7 +10,7 @@ from bench.standing import Standing
 
 __all__ = ["chart"]
 
-ROW, TOP, LABELS, WIDTH, RIGHT = 24, 44, 300, 420, 220
+ROW, TOP, LABELS, WIDTH, RIGHT = 24, 44, 340, 420, 220
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f; }
   .small { font-size: 11px; fill: #57606a; }

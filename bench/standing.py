@@ -71,11 +71,11 @@ def _disk(found: Found) -> list[Standing]:
     for durable in (True, False):
         rows = [one for one in found.get("peers", ()) if one["durable"] == durable and one["acks"]]
         for fields, work in (
-            (["enqueue"], "enqueue, 1 caller, one at a time"),
-            (["enqueue", "enqueue_many"], "enqueue, 1 caller, the best of each"),
+            (["enqueue"], "enqueue, one at a time"),
+            (["enqueue", "enqueue_many"], "enqueue, the best of each"),
             (["enqueue_threads"], f"enqueue, {THREADS} threads"),
-            (["consume"], "claim + ack, 1 caller, one at a time"),
-            (["consume", "consume_many"], "claim + ack, 1 caller, the best of each"),
+            (["consume"], "claim + ack, one at a time"),
+            (["consume", "consume_many"], "claim + ack, the best of each"),
             (["consume_threads"], f"claim + ack, {THREADS} threads"),
         ):
             ground = "disk, fsync" if durable else "disk, no fsync"
