@@ -234,8 +234,9 @@ class TestTheFile:
         await blobs.perform(Create("q/a", b"x"))
         Path(path).unlink()
         await asyncio.sleep(2 * sqlite_writer.CHECKED_FOR / 1e9)
-        with pytest.raises(StoreUnavailable, match="removed or replaced while it was open"):
-            await blobs.perform(Create("q/b", b"x"))
+        for key in ("q/b", "q/c", "q/d"):
+            with pytest.raises(StoreUnavailable, match="removed or replaced while it was open"):
+                await blobs.perform(Create(key, b"x"))
         await blobs.close()
 
     async def test_damage_is_told_of(self, path: str) -> None:

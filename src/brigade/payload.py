@@ -39,9 +39,10 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 def outgoing(message: NewMessage) -> Outgoing:
     """A checked message. Nothing is read from a stream yet."""
-    priority, limit = message.priority, message.max_attempts
+    priority = message.priority
     if isinstance(priority, bool) or not isinstance(cast(object, priority), int) or not 0 <= priority <= 9:
         raise ConfigError(f"priority is {priority!r}; use a whole number from 0 (most urgent) to 9 (least)")
+    limit = message.max_attempts
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(cast(object, limit), int) or not 1 <= limit <= 60_000
     ):

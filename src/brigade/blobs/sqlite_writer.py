@@ -130,7 +130,7 @@ class Writer:
             raise explained(self._path, "write", error) from error
         finally:
             self.lock.release()
-        if self._untidy or self._written >= self._tend_at:
+        if self._due():
             self._tend_soon()
         if isinstance(answer, Exception):
             raise answer
@@ -377,11 +377,11 @@ class Writer:
         """What is written to a file that has no name any more is lost with the process, like all that was in it."""
         if 0 <= now - self._checked < CHECKED_FOR:
             return
-        self._checked = now
         if _identity(self._path) != self._file:
             raise StoreUnavailable(
                 f"{self._path!r} was removed or replaced while it was open; nothing was written, connect again"
             )
+        self._checked = now
 
     def _due(self) -> bool:
         return self._untidy or self._written >= self._tend_at
