@@ -524,7 +524,7 @@ def _original_id(message: Message) -> str:
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))
 
 
-def give_back(queue: AsyncQueue, messages: Sequence[Message] | None) -> None:
+def give_back(queue: AsyncQueue, messages: Sequence[Message]) -> None:
     """Release messages that nobody got to see, in the background."""
     if messages:
         queue.hub.background(queue.settle([Release(message) for message in messages]))
