@@ -194,7 +194,7 @@ def _alike(answer: object) -> object:
 
 
 def test_the_command_tells_machines(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["enqueue-claim", "--most", "50", "--jobs", "1", "--json"]) == 0
+    assert main(["enqueue-claim", "--most", "50", "--jobs", "1", "--json", "--packed"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["cast"], told["states"], told["complete"]) == ("enqueue-claim", 50, False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -40,17 +41,19 @@ def is_sound(data: bytes) -> bool:
 class Format(Generic[T]):
     """How one kind of object is written and read."""
 
-    def __init__(self, kind: str, shape: type[T], *, version: int = 1) -> None:
+    def __init__(
+        self, kind: str, shape: type[T], *, version: int = 1, version_of: Callable[[T], int] | None = None
+    ) -> None:
+        """`version_of` says the oldest version that can tell a value, so that others can be read by older readers."""
         self._kind = kind.encode()
+        self._version_of = version_of
         self._version = version
         self._heads = [zlib.crc32(_MAGIC + self._kind + bytes((number,))) for number in range(version + 1)]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(shape)
 
     def encode(self, value: T) -> bytes:
-        return self._encode(value, self._version)
-
-    def _encode(self, value: T, version: int) -> bytes:
+        version = self._version if self._version_of is None else self._version_of(value)
         body = self._encoder.encode(value)
         return _HEADER.pack(_MAGIC, self._kind, version, zlib.crc32(body, self._heads[version])) + body
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 import msgspec
 
 from brigade.clock import FOREVER, to_ms
 from brigade.machine import Event, State, step
 from brigade.policy import Failure
+from brigade.stores.bucket.past import log_of, pack, shorten
 from brigade.stores.bucket.wire import End, GrantRow, Ledger, Move, Spec
 
 __all__ = [
@@ -26,14 +28,17 @@ __all__ = [
     "Book",
     "Rules",
     "Won",
+    "places_in",
     "state_of",
     "to_runs",
 ]
 
 READY, LEASED, SUCCEEDED, FAILED, DEAD, PURGED = range(6)
 _STATES = (State.READY, State.IN_FLIGHT, State.SUCCEEDED, State.FAILED, State.FAILED, State.ABSENT)
-_LONGEST_LOG = 4000
-NO_LEASE = 0xFFFF
+PACK = 128
+"""Grants and ends that are at hand in a ledger, before those that are over are packed."""
+MOST_CHUNKS = 64
+_IS_LEASED = bytes(code == LEASED for code in range(256))
 
 
 def state_of(code: int) -> State:
@@ -55,6 +60,14 @@ def to_runs(members: Iterable[int]) -> list[int]:
 def from_runs(runs: Sequence[int]) -> Iterator[int]:
     for start, length in zip(runs[::2], runs[1::2], strict=True):
         yield from range(start, start + length)
+
+
+def places_in(states: bytes | bytearray, code: int) -> Iterator[int]:
+    """The messages in that state. It may be changed of those that were told."""
+    place = states.find(code)
+    while place >= 0:
+        yield place
+        place = states.find(code, place + 1)
 
 
 class Rules(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +112,7 @@ class Book:
         self.moves = list(ledger.moves)
         self.results = dict(ledger.results)
         self.born = ledger.born
+        self.past = ledger.past
         self.changed = False
         self.stored_moves = len(self.moves)
 
@@ -114,7 +128,8 @@ class Book:
 
     def close(self, nonce: str) -> Ledger:
         """The ledger to store."""
-        self._trim()
+        if len(self.grants) + len(self.ends) >= PACK:
+            self._pack()
         return Ledger(
             nonce,
             self.version,
@@ -130,6 +145,7 @@ class Book:
             self.moves,
             self.results,
             self.born or nonce,
+            self.past,
         )
 
     def max_attempts(self, place: int, rules: Rules) -> int:
@@ -150,8 +166,7 @@ class Book:
         """When, at the latest known, something here may be claimed or must be decided; `FOREVER` if never."""
         soonest = FOREVER
         if LEASED in self.states:
-            live = {self.leases[place] for place, state in enumerate(self.states) if state == LEASED}
-            soonest = min(self.grants[row].expires for row in live)
+            soonest = min(self.grants[row].expires for row in self._live())
         if READY not in self.states:
             return soonest
         if not self.specs and len(self.due) < self.states.count(READY):
@@ -178,7 +193,7 @@ class Book:
         `early` they need not be due.
         """
         self._lapse(now, rules)
-        expired = {row for row, grant in enumerate(self.grants) if grant.expires <= now}
+        expired = {row for row in self._live() if self.grants[row].expires <= now}
         members: list[int] = []
         lost: list[int] = []
         spent: list[int] = []
@@ -189,7 +204,7 @@ class Book:
                 row = GrantRow(self.version + 1, token, owner, now, expires)
                 return self._grant(list(taken), [], row, rules) if limit else None
         places: Iterable[int] = range(len(self.states)) if only is None else only
-        if only is None and not (expired and LEASED in self.states):
+        if only is None and not expired:
             places = self._places(READY)
         for place in reversed(list(places)) if rules.lifo else places:
             if len(members) == limit and not expired:
@@ -253,11 +268,17 @@ class Book:
         """Whether the token is the current one of that message."""
         return self.states[place] == LEASED and self.grants[self.leases[place]].token == token
 
+    def held_by(self, token: str) -> list[int]:
+        """The messages whose current token it is."""
+        rows = {row for row, grant in enumerate(self.grants) if grant.token == token}
+        return [place for place in self._places(LEASED) if self.leases[place] in rows] if rows else []
+
     def ended_by(self, place: int, token: str, how: str) -> bool:
         """Whether the lease with that token ended that way: tells a lost answer from a lost race."""
-        versions = {grant.version for grant in self.grants if grant.token == token}
+        log = log_of(self)
+        versions = {grant.version for grant in log.grants if grant.token == token}
         return any(
-            end.version in versions and end.how == how and place in from_runs(end.runs) for end in reversed(self.ends)
+            end.version in versions and end.how == how and place in from_runs(end.runs) for end in reversed(log.ends)
         )
 
     def ack(self, places: Sequence[int], now: int) -> None:
@@ -296,8 +317,7 @@ class Book:
         for row, members in self._by_row(list(dict.fromkeys(places))).items():
             grant = self.grants[row]
             moved = GrantRow(grant.version, grant.token, grant.owner, grant.claimed, expires)
-            live = sum(1 for place, state in enumerate(self.states) if state == LEASED and self.leases[place] == row)
-            if live == len(members):
+            if self._leases().count(row) == len(members):
                 self.grants[row] = moved
                 continue
             self.grants.append(moved)
@@ -354,11 +374,16 @@ class Book:
             rows.setdefault(self.leases[place], []).append(place)
         return rows
 
+    def _leases(self) -> list[int]:
+        """The grants' rows of all that is leased, one a message."""
+        return list(compress(self.leases, self.states.translate(_IS_LEASED)))
+
+    def _live(self) -> set[int]:
+        """The rows of grants under which something is leased."""
+        return set(self._leases())
+
     def _places(self, code: int) -> Iterator[int]:
-        place = self.states.find(code)
-        while place >= 0:
-            yield place
-            place = self.states.find(code, place + 1)
+        return places_in(self.states, code)
 
     def _lapse(self, now: int, rules: Rules) -> None:
         if rules.lapse is None and self.specs is None:
@@ -426,28 +451,17 @@ class Book:
             self.ends.append(End(version, how, at, [place, 1], error))
         self.changed = True
 
-    def _trim(self) -> None:
-        """Bound the log: a message that comes back over and over must not make its ledger grow for ever."""
-        if len(self.ends) <= _LONGEST_LOG and len(self.grants) <= _LONGEST_LOG:
+    def _pack(self) -> None:
+        """Put away what is over, where it is much. Rows under which something is leased stay."""
+        rows = sorted(self._live())
+        live = [self.grants[row] for row in rows]
+        versions = {grant.version for grant in live}
+        over = [grant for grant in self.grants if grant.version not in versions]
+        if len(over) + len(self.ends) < PACK:
             return
-        surplus = len(self.ends) - _LONGEST_LOG // 2
-        kept: list[End] = []
-        for end in self.ends:
-            if surplus > 0 and end.how != "acked":
-                surplus -= 1
-                continue
-            kept.append(end)
-        self.ends = kept
-        live = {self.leases[place] for place, state in enumerate(self.states) if state == LEASED}
-        logged = {end.version for end in kept}
-        numbers: dict[int, int] = {}
-        grants: list[GrantRow] = []
-        for number, grant in enumerate(self.grants):
-            if number in live or grant.version in logged:
-                numbers[number] = len(grants)
-                grants.append(grant)
-                logged.discard(grant.version)
-        self.grants = grants
-        for place, state in enumerate(self.states):
-            if state == LEASED:
-                self.leases[place] = numbers[self.leases[place]]
+        past = [*self.past, pack(over, self.ends)]
+        self.past = past if len(past) <= MOST_CHUNKS else [shorten(past)]
+        self.grants, self.ends = live, []
+        numbers = {row: number for number, row in enumerate(rows)}
+        for place in self._places(LEASED):
+            self.leases[place] = numbers[self.leases[place]]

@@ -11,6 +11,7 @@ from brigade.stores.bucket.book import LEASED, PURGED, READY, Book, from_runs
 from brigade.stores.bucket.history import ended_since, opened
 from brigade.stores.bucket.inspect import MOST_HISTORY_FILES, info_of, locate, record_info
 from brigade.stores.bucket.keys import SegmentName, parse_message_ref
+from brigade.stores.bucket.past import log_of
 from brigade.stores.bucket.records import attempts_of
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, read, side_by_side
@@ -142,10 +143,11 @@ def story(env: Env, view: QueueView, message_id: str) -> Proto[Story]:
 
 
 def _attempts(book: Book, place: int) -> list[Attempt]:
-    grants = {grant.version: grant for grant in reversed(book.grants)}
+    log = log_of(book)
+    grants = {grant.version: grant for grant in reversed(log.grants)}
     made = [
         Attempt(end.version, grant.owner, grant.claimed, end.at, end.how, end.error)
-        for end in book.ends
+        for end in log.ends
         if place in from_runs(end.runs) and (grant := grants.get(end.version)) is not None
     ]
     if book.states[place] == LEASED:

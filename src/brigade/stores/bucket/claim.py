@@ -51,6 +51,7 @@ TAKEN, BEATEN = "taken", "beaten"
 """Others were faster: with the first claim of a segment that looked untouched, or with a change of its ledger."""
 LOOKS = 4
 TRIES = 3
+"""How often one ledger is tried where a try costs little: what others left in it is at hand then."""
 
 
 def claim(
@@ -108,6 +109,7 @@ def claim_one(
     if isinstance(answer, Lost):
         return (yield from _after_loss_of_one(env, view, name, answer, row))
     view.ledgers[name] = KnownLedger(answer, ledger, row.expires)
+    view.crowd -= bool(view.crowd)
     limits, queue = (view.policy.failure.max_attempts,), view.keys.queue
     return name, Grant(queue, str(name), row.token, 1, owner, row.expires, (0,), (1,), limits, (), now, ledger.born)
 
@@ -211,7 +213,7 @@ def _walk(
                     refused,
                     _claim_lane(env, view, what, part[0], seats, lease)
                     if isinstance(what, str)
-                    else _claim_segment(env, view, what, part, seats, lease),
+                    else _claim_segment(env, view, what, part, seats, lease, tries=1 if view.patience else TRIES),
                 )
                 for (what, _), part in zip(batch, parts, strict=True)
             ],
@@ -351,7 +353,7 @@ def _mine(book: Book, tries: Sequence[Sequence[tuple[str, str]]], rules: Rules) 
     for takers in tries:
         won: list[Won] = []
         for token in dict.fromkeys(token for token, _ in takers):
-            members = [place for place in range(len(book.states)) if book.holds(place, token)]
+            members = book.held_by(token)
             if members:
                 row = book.grants[book.leases[members[0]]]
                 limits = [book.max_attempts(place, rules) for place in members]

@@ -20,6 +20,7 @@ from brigade.crypto.places import place_of
 from brigade.errors import CannotDecrypt, ConfigError, CorruptObject
 from brigade.stores.bucket.book import DEAD, FAILED, LEASED, PURGED, SUCCEEDED, from_runs
 from brigade.stores.bucket.keys import HistoryName, QueueKeys, SegmentName, corrupt_key
+from brigade.stores.bucket.past import log_of
 from brigade.stores.bucket.steps import Env, Lost, Proto, get, list_page, write
 from brigade.stores.bucket.wire import Entry, Ledger
 from brigade.stores.history import NULL, Attempt, HistoryPart, Record
@@ -64,9 +65,10 @@ def records_of(
     queue: str, name: SegmentName, ledger: Ledger, entries: Sequence[Entry | None], default_max: int
 ) -> list[Record]:
     """The history of a final ledger; purged messages leave none."""
-    grants = {grant.version: grant for grant in reversed(ledger.grants)}
+    log = log_of(ledger)
+    grants = {grant.version: grant for grant in reversed(log.grants)}
     attempts: dict[int, list[Attempt]] = {}
-    for end in ledger.ends:
+    for end in log.ends:
         grant = grants.get(end.version)
         if grant is not None:
             shared = Attempt(end.version, grant.owner, grant.claimed, end.at, end.how, end.error)
@@ -84,7 +86,7 @@ def records_of(
         if entry is None or state == PURGED or state <= LEASED:
             continue
         ref = f"{segment_id}-{place}"
-        log = attempts.get(place) or []
+        made = attempts.get(place) or []
         target, failed_at = targets.get(place, nowhere)
         reason, error = reasons.get(place, no_reason)
         own_max = specs[place].max_attempts if specs else None
@@ -97,8 +99,8 @@ def records_of(
             entry.priority,
             entry.enqueued,
             entry.due or entry.enqueued,
-            failed_at or (log[-1].ended_at if log else entry.enqueued),
-            log,
+            failed_at or (made[-1].ended_at if made else entry.enqueued),
+            made,
             counted[place],
             own_max or default_max,
             entry.content_type,

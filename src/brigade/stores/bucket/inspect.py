@@ -17,6 +17,7 @@ from brigade.stores.bucket.history import OUTCOMES, SKEW, Record, ended_since, o
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
 from brigade.stores.bucket.lanes import head_of
 from brigade.stores.bucket.listing import refresh
+from brigade.stores.bucket.past import log_of
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import Env, Proto, list_all, list_page, read, side_by_side
 from brigade.stores.bucket.view import QueueView, Tally
@@ -120,7 +121,7 @@ def _count(book: Book, now: int, counts: Counter[str]) -> bool:
 def _note_final(view: QueueView, name: SegmentName, ledger: Ledger | None, final: dict[str, int]) -> None:
     """Keep an account that others are taking to history, with the time of its end."""
     if ledger is not None and ledger.final and name not in view.finished:
-        final[str(name)] = max((end.at for end in ledger.ends), default=name.due)
+        final[str(name)] = max((end.at for end in log_of(ledger).ends), default=name.due)
 
 
 def _parked_count(env: Env, view: QueueView) -> Proto[int]:
@@ -209,7 +210,8 @@ def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: 
     rules = view.rules(name)
     lease = book.grants[book.leases[place]] if state == LEASED else None
     reason, error = book.reasons.get(place, (None, None))
-    last_error = next((end.error for end in reversed(book.ends) if end.error is not None), None)
+    if error is None and reason is None and len(book.states) == 1:
+        error = next((end.error for end in reversed(log_of(book).ends) if end.error is not None), None)
     result = book.results.get(place)
     ref = f"{name}-{place}"
     return MessageInfo(
@@ -232,7 +234,7 @@ def info_of(view: QueueView, name: SegmentName, place: int, entry: Entry, book: 
         owner=lease.owner if lease else None,
         lease_version=lease.version if lease else 0,
         lease_expires_at_ms=lease.expires if lease else None,
-        error=error or reason or (last_error if len(book.states) == 1 else None),
+        error=error or reason,
         result=None if result is None else msgspec.json.decode(result),
         failure=entry.failure,
         checksum=entry.checksum,

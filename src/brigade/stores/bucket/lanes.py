@@ -9,7 +9,7 @@ from brigade.clock import FOREVER
 from brigade.errors import StoreUnavailable
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import note, note_failures, read_lane, remember_lane, with_ledger
-from brigade.stores.bucket.book import LEASED, READY, Book, Won
+from brigade.stores.bucket.book import LEASED, READY, Book, Won, places_in
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.steps import MOST_TRIES, Env, Lost, Proto, Sleep, delete, passing_over, side_by_side, write
 from brigade.stores.bucket.view import QueueView
@@ -55,10 +55,16 @@ def head_of(lane: Lane) -> tuple[LaneEntry, Ledger, int] | None:
         if name is None:
             continue
         ledger = entry.ledger or Book.fresh(name.size, entry.specs).close("")
-        open_places = [place for place, state in enumerate(ledger.states) if state in (READY, LEASED)]
-        if open_places:
-            return entry, ledger, open_places[-1 if lane.lifo else 0]
+        place = _first_open(ledger.states, lane.lifo)
+        if place is not None:
+            return entry, ledger, place
     return None
+
+
+def _first_open(states: bytes, lifo: bool) -> int | None:
+    """The first message, or the last, that has not ended."""
+    found = [states.rfind(code) if lifo else states.find(code) for code in (READY, LEASED)]
+    return (max if lifo else min)((place for place in found if place >= 0), default=None)
 
 
 def _leased_until(lane: Lane) -> int:
@@ -68,9 +74,8 @@ def _leased_until(lane: Lane) -> int:
         if entry.ledger is None or LEASED not in entry.ledger.states:
             continue
         rows = memoryview(entry.ledger.leases).cast("H")
-        for place, state in enumerate(entry.ledger.states):
-            if state == LEASED:
-                until = max(until, entry.ledger.grants[rows[place]].expires)
+        for place in places_in(entry.ledger.states, LEASED):
+            until = max(until, entry.ledger.grants[rows[place]].expires)
     return until
 
 
@@ -160,12 +165,11 @@ def _granted(lane: Lane, token: str) -> tuple[SegmentName, Won, str] | None:
         if entry.ledger is None:
             continue
         book = Book(entry.ledger)
-        for place in range(len(book.states)):
-            if book.holds(place, token):
-                name = SegmentName.parse(entry.segment)
-                assert name is not None
-                row = book.grants[book.leases[place]]
-                return name, Won(row, [place], [book.attempts[place]], [0], []), book.born
+        for place in book.held_by(token):
+            name = SegmentName.parse(entry.segment)
+            assert name is not None
+            row = book.grants[book.leases[place]]
+            return name, Won(row, [place], [book.attempts[place]], [0], []), book.born
     return None
 
 

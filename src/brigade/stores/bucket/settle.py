@@ -16,6 +16,7 @@ from brigade.stores.bucket.book import LEASED, READY, Book, Rules, state_of
 from brigade.stores.bucket.history import Record, ended_since
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.moves import complete_moves
+from brigade.stores.bucket.past import log_of
 from brigade.stores.bucket.plain import acked
 from brigade.stores.bucket.steps import Env, Lost, Proto, after_refusal
 from brigade.stores.bucket.view import KnownLedger, QueueView
@@ -96,7 +97,7 @@ def ack_one(env: Env, view: QueueView, name: SegmentName, change: Change) -> Pro
     known = view.ledgers.get(name)
     if known is None or known.ledger is None or known.etag is None or change.kind != "ack" or change.places != [0]:
         return None
-    if change.result is not None or view.crowded or name.size != 1:
+    if change.result is not None or name.size != 1:
         return None
     done = acked(known.ledger, change.token, env.ids.nonce(), env.now())
     if done is None:
@@ -223,7 +224,7 @@ def _ask_history(
 
     Then a write of ours that was in doubt is in history, or it was never applied.
     """
-    known = {grant.token for grant in book.grants}
+    known = {grant.token for grant in log_of(book).grants}
     unknown = [place for place, change in enumerate(changes) if change.token not in known]
     if unknown:
         told = yield from _after_the_end(env, view, name, [changes[place] for place in unknown], True)

@@ -135,8 +135,9 @@ class Move(msgspec.Struct, array_like=True):
 class Ledger(msgspec.Struct, array_like=True):
     """Every lease and outcome of one segment's messages; the columns hold one item a message.
 
-    `born` names this account from its first write on. While an account lives and is not final, its segment is
-    there: a process that has read the segment under it need not read it again.
+    Of leases that are over, `grants` and `ends` have the recent ones; `past` has the others, packed
+    (`brigade.stores.bucket.past`). `born` names this account from its first write on. While an account lives and is
+    not final, its segment is there: a process that has read the segment under it need not read it again.
     """
 
     nonce: str
@@ -153,6 +154,7 @@ class Ledger(msgspec.Struct, array_like=True):
     moves: list[Move] = []
     results: dict[int, bytes] = {}
     born: str = ""
+    past: list[bytes] = []
 
 
 class LaneEntry(msgspec.Struct, array_like=True):
@@ -240,11 +242,8 @@ class _SegmentFormat(Format[Segment]):
     """Segments. Only packed ones have version 2, so that others can be read by what knows version 1."""
 
     def __init__(self, *, unpack: bool) -> None:
-        super().__init__("S", Segment, version=2)
+        super().__init__("S", Segment, version=2, version_of=lambda segment: 1 if segment.packed is None else 2)
         self._unpack = unpack
-
-    def encode(self, value: Segment) -> bytes:
-        return self._encode(value, 1 if value.packed is None else 2)
 
     def decode(self, data: bytes, *, key: str) -> Segment:
         segment = super().decode(data, key=key)
@@ -267,8 +266,12 @@ def void(nonce: str, source: str | None = None) -> bytes:
     return SEGMENT.encode(Segment(nonce, [], void=True, source=source))
 
 
-LEDGER: Format[Ledger] = Format("L", Ledger)
-LANE: Format[Lane] = Format("N", Lane)
+def _has_past(lane: Lane) -> bool:
+    return any(entry.ledger is not None and entry.ledger.past for entry in lane.entries)
+
+
+LEDGER: Format[Ledger] = Format("L", Ledger, version=2, version_of=lambda ledger: 2 if ledger.past else 1)
+LANE: Format[Lane] = Format("N", Lane, version=2, version_of=lambda lane: 2 if _has_past(lane) else 1)
 MARKER: Format[Marker] = Format("M", Marker)
 PARKED: Format[Parked] = Format("P", Parked)
 NOTE: Format[Note] = Format("O", Note)

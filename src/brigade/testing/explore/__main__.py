@@ -14,6 +14,7 @@ from typing import Any
 
 from brigade.cli.common import console
 from brigade.clock import SystemClock
+from brigade.stores.bucket import book
 from brigade.testing.explore.casts import CASTS
 from brigade.testing.explore.search import Report, explore
 
@@ -34,9 +35,11 @@ def _explored(chosen: tuple[int, str], most: int | None, reduced: bool, shortest
     return report, clock.monotonic() - began
 
 
-def _share(counts: Any) -> None:
+def _share(counts: Any, packed: bool) -> None:
     """In a process of the pool, before anything else."""
     _counts.append(counts)
+    if packed:
+        book.PACK = 1
 
 
 def _count(place: int, states: int) -> None:
@@ -92,6 +95,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, metavar="N", help="stop a cast after so many states")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes to use")
     parser.add_argument("--unreduced", action="store_true", help="tell apart what comes to the same; takes far longer")
+    parser.add_argument(
+        "--packed", action="store_true", help="pack what is over in a ledger at once, not when it is much"
+    )
     parser.add_argument("--shortest", action="store_true", help="find the shortest path to what is broken")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args(argv)
@@ -102,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     broken, done = False, set[str]()
     context = multiprocessing.get_context("spawn")
     counts: Any = context.Array("Q", len(names), lock=False)
-    with context.Pool(max(given.jobs, 1), _share, [counts]) as pool:
+    with context.Pool(max(given.jobs, 1), _share, [counts, given.packed]) as pool:
         one = partial(_explored, most=given.most, reduced=not given.unreduced, shortest=given.shortest)
         results = pool.imap_unordered(one, list(enumerate(names)))
         while len(done) < len(names):

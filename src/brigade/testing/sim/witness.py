@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from brigade.stores.bucket.book import LEASED, READY, Book, from_runs
 from brigade.stores.bucket.history import read_records
 from brigade.stores.bucket.keys import QueueKeys, SegmentName
+from brigade.stores.bucket.past import log_of
 from brigade.stores.bucket.wire import LANE, LEDGER, PARKED, SEGMENT, Entry, Lane, Ledger, Parked
 from brigade.testing.sim import records as r
 
@@ -200,7 +201,7 @@ def _blank(name: SegmentName, like: Ledger) -> Ledger:
 
 
 def _ends(ledger: Ledger) -> set[tuple[int, str, int]]:
-    return {(end.version, end.how, place) for end in ledger.ends for place in from_runs(end.runs)}
+    return {(end.version, end.how, place) for end in log_of(ledger).ends for place in from_runs(end.runs)}
 
 
 def _in_order(lane: Lane) -> Iterator[tuple[str, int, int, int]]:
