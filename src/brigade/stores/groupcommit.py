@@ -29,11 +29,12 @@ class GroupCommit(Generic[T, R]):
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
         """The results for these items, in order. A caller that is cancelled doesn't undo its write.
 
-        A caller that finds nothing under way lets whoever is ready now come along, and writes by itself if
+        A caller that finds nothing under way lets whoever is ready now come along, behind it, and writes by itself if
         nobody does: a lone caller pays for no task.
         """
+        place = len(self._waiting)
         if not self._busy:
-            self._busy = True
+            self._busy, place = True, 0
             try:
                 await asyncio.sleep(0)
                 if not self._waiting:
@@ -44,7 +45,7 @@ class GroupCommit(Generic[T, R]):
                     self._start()
         done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_seen)
-        self._waiting.append((items, done))
+        self._waiting.insert(place, (items, done))
         self._start()
         return await asyncio.shield(done)
 
