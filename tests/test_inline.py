@@ -64,7 +64,7 @@ def test_a_lone_caller_works_in_its_own_thread(hub: brigade.Hub, seen: Seen) -> 
     assert seen == [("Create", here), ("Create", here), ("Swap", here), ("Swap", here)]
 
 
-def test_among_others_the_hubs_thread_does_it(hub: brigade.Hub, seen: Seen) -> None:
+def test_among_others_the_hubs_thread_does_what_is_not_plain(hub: brigade.Hub, seen: Seen) -> None:
     """There their writes go out together; a thread that is the only one again works for itself."""
     queue = hub.queue("tasks")
     queue.enqueue("before")
@@ -72,8 +72,8 @@ def test_among_others_the_hubs_thread_does_it(hub: brigade.Hub, seen: Seen) -> N
         pool.submit(queue.enqueue, "another").result()
         seen.clear()
         for number in range(10):
-            queue.enqueue(number)
-            pool.submit(queue.enqueue, number).result()
+            queue.enqueue(number, ttl=60)
+            pool.submit(queue.enqueue, number, ttl=60).result()
     assert {thread for _, thread in seen} == {"brigade-hub"}
     for number in range(100):
         queue.enqueue(number)
@@ -96,9 +96,10 @@ def test_a_claim_that_has_to_wait_is_woken(hub: brigade.Hub) -> None:
         assert sorted(message.data for one in waiting for message in one.result(60)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["memory", "file", "file, fsync"])
+@pytest.mark.parametrize("kind", ["memory", "file", "file, fsync", "sqlite", "sqlite, fsync"])
 def test_many_threads_at_once(kind: str, tmp_path: Path) -> None:
-    url = "memory://" if kind == "memory" else f"file://{tmp_path}/jobs?fsync={str('fsync' in kind).lower()}"
+    scheme = kind.partition(",")[0]
+    url = "memory://" if kind == "memory" else f"{scheme}://{tmp_path}/jobs?fsync={str('fsync' in kind).lower()}"
     with brigade.connect(url) as hub:
         queue = hub.queue("tasks")
         taken: list[int] = []

@@ -19,7 +19,7 @@ from brigade.blobs import CONFLICT, UNKNOWN, Create, Op, Swap
 from brigade.blobs.memory import MemoryBlobs
 from brigade.errors import StaleLease
 from brigade.queue import AsyncQueue
-from brigade.stores.bucket import prompt, store
+from brigade.stores.bucket import claiming, joint, prompt
 from brigade.stores.bucket.book import Book, Rules
 from brigade.stores.bucket.plain import acked, first_lease
 from brigade.stores.bucket.store import BucketStore
@@ -227,7 +227,7 @@ class TestOneCaller:
             signal.raise_signal(signal.SIGINT)
             return real(*args)
 
-        for module in (prompt, store):  # Where the hub's own thread is awake, it is that one.
+        for module in (prompt, joint, claiming):  # Where the hub's own thread is awake, it is another one.
             monkeypatch.setattr(module, "messages_of", interrupted)
         with suppress(KeyboardInterrupt):
             queue.claim()

@@ -345,7 +345,7 @@ class TestSharedCommits:
         blobs = SqliteBlobs(path, watch=False)
         answers = await asyncio.gather(*(blobs.perform(Create(f"q/{n}", b"x")) for n in range(200)))
         assert len(set(answers)) == 200
-        assert blobs._writer.commits <= 20
+        assert blobs.commits <= 20
         await blobs.close()
 
     async def test_one_that_fails_does_not_spoil_the_others(self, blobs: SqliteBlobs) -> None:

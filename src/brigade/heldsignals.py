@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports]
 import signal
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["HeldSignals"]
+__all__ = ["HeldSignals", "unsignalled"]
 
+T = TypeVar("T")
 _get: Callable[[int], Any] = _signal.getsignal  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _set: Callable[[int, Any], Any] = _signal.signal  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _MAY_RAISE = tuple(
@@ -67,3 +69,11 @@ class HeldSignals:
             self._came.append((number, frame))
         else:
             self._handlers[number](number, frame)
+
+
+def unsignalled(work: Callable[..., T], *args: Any) -> T:
+    """Do something in which no signal's handler may raise: they run in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        return work(*args)
+    with HeldSignals():
+        return work(*args)

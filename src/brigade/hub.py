@@ -19,8 +19,9 @@ from brigade.names import check_queue_name
 from brigade.policy import QueuePolicy
 from brigade.queue import AsyncQueue
 from brigade.recent import Recent
-from brigade.stores import Failed, PromptStore, Store
+from brigade.stores import Failed, Store
 from brigade.stores.opening import open_store, parse_url
+from brigade.stores.prompt import PromptStore
 from brigade.tracing import NO_TRACER, Tracer
 
 if TYPE_CHECKING:

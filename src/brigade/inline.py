@@ -4,7 +4,8 @@ A hub belongs to its event loop, which runs in a thread of its own and sleeps mo
 loop's *turn* is free: a caller who takes it may do what a callback of the loop might do. A call that never has to wait
 is over then. One that has to goes on as a task of the loop, from where it is, and its caller waits.
 
-- Where several threads call, none takes the turn: on the loop their writes go out together.
+- Where several threads call, none takes the turn for itself: on the loop their writes go out together, and plain calls
+  are made together by one of them (`brigade.together`).
 - The loop's thread takes the turn back before it runs anything, and callers let it pass first.
 - What a caller schedules wakes the loop when the turn is given back.
 - Handlers of signals run in the main thread, between any two instructions, and may raise. In the middle of the hub's
@@ -24,13 +25,14 @@ from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
 from brigade.errors import StoreUnavailable
-from brigade.heldsignals import HeldSignals
+from brigade.heldsignals import HeldSignals, unsignalled
 
-__all__ = ["Begun", "Call", "HubLoop", "alone", "at_once", "on_the_loop"]
+__all__ = ["CLOSED", "Begun", "Call", "HubLoop", "alone", "at_once", "on_the_loop", "wait_for"]
 
 T = TypeVar("T")
 COMPANY = 32
 """After so many calls in a row a thread counts as the only one."""
+CLOSED = "the hub was closed while this call was under way; it may have been carried out"
 SLICE = 0.5
 """Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
 is waited for, or in another thread, doesn't wake it."""
@@ -95,6 +97,10 @@ class HubLoop(asyncio.SelectorEventLoop):
         if self._company:
             self._company -= 1
             return False
+        return self.take()
+
+    def take(self) -> bool:
+        """`borrow`, for who does it on behalf of several threads."""
         sleeper = self._sleeper
         if sleeper.awake or self.get_debug() or not self._turn.acquire(False):
             return False
@@ -102,7 +108,7 @@ class HubLoop(asyncio.SelectorEventLoop):
             self._turn.release()
             return False
         self._scheduled_meanwhile = False
-        self.lent, self.borrower = True, here
+        self.lent, self.borrower = True, threading.get_ident()
         return True
 
     def give_back(self) -> None:
@@ -113,6 +119,13 @@ class HubLoop(asyncio.SelectorEventLoop):
         if wake:
             with contextlib.suppress(RuntimeError):
                 self.call_soon_threadsafe(_nothing)
+
+
+def wait_for(told: threading.Lock, loop: HubLoop) -> None:
+    """Wait until a lock is released by what the loop carries out."""
+    while not told.acquire(timeout=SLICE):
+        if loop.is_closed():
+            raise StoreUnavailable(CLOSED)
 
 
 def _nothing() -> None:
@@ -188,7 +201,7 @@ def at_once(
     rest: Call[T | None] | None = None
     try:
         if threading.current_thread() is threading.main_thread():
-            with HeldSignals():
+            with HeldSignals():  # Not `unsignalled`: what was done must be known where a handler raises in the end.
                 ours, done, rest = _at_once(loop, call)
         else:
             ours, done, rest = _at_once(loop, call)
@@ -242,10 +255,7 @@ class Call(Generic[T]):
 
     def here(self) -> bool:
         """Carry it out in this thread, as far as it doesn't wait. False, and nothing happened: it isn't our turn."""
-        if threading.current_thread() is not threading.main_thread():
-            return self._in_turn()
-        with HeldSignals():
-            return self._in_turn()
+        return unsignalled(self._in_turn)
 
     def _in_turn(self) -> bool:
         if not self._loop.borrow():
@@ -276,7 +286,10 @@ class Call(Generic[T]):
     def there(self) -> None:
         """Have the loop's thread carry it out."""
         self._ended.acquire()
-        self._loop.call_soon_threadsafe(self._begin)
+        try:
+            self._loop.call_soon_threadsafe(self._begin)
+        except RuntimeError:
+            raise StoreUnavailable(CLOSED) from None
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._work, context=self._context)
@@ -287,8 +300,7 @@ class Call(Generic[T]):
 
     def wait(self) -> None:
         if not self.done:
-            while not self._ended.acquire(timeout=SLICE):
-                pass
+            wait_for(self._ended, self._loop)
 
     def result(self) -> T:
         try:
@@ -296,14 +308,15 @@ class Call(Generic[T]):
                 raise self._error
             return self._result if self._task is None else self._task.result()
         except asyncio.CancelledError:
-            raise StoreUnavailable(
-                "the hub was closed while this call was under way; it may have been carried out"
-            ) from None
+            raise StoreUnavailable(CLOSED) from None
 
     def abandon(self, undo: Callable[[T], None] | None) -> None:
         """Nobody waits for it any more: cancel it, or undo it if it is over."""
-        with contextlib.suppress(RuntimeError):
+        try:
             self._loop.call_soon_threadsafe(self._abandon, undo)
+        except RuntimeError:  # The loop is closed, and never began it or has ended it.
+            if self._task is None:
+                self._work.close()
 
     def _abandon(self, undo: Callable[[T], None] | None) -> None:
         """On the loop, after `_begin` if that was ever asked for."""

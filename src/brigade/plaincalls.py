@@ -6,42 +6,57 @@ once. None says that nothing was done; a coroutine goes on with what has to be w
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from brigade.checks import seconds
-from brigade.model import Message, Receipt
+from brigade.model import Message
 from brigade.names import check_owner
-from brigade.queue import AsyncQueue
 from brigade.stores import Outgoing
+from brigade.stores.prompt import PlainAck, PlainCall, PlainClaim, PlainEnqueue
 from brigade.tracing import NO_TRACER
 
-__all__ = ["PlainCalls"]
+if TYPE_CHECKING:
+    from brigade.hub import AsyncHub
+    from brigade.queue import AsyncQueue
+
+__all__ = ["PlainCalls", "make_all", "make_one"]
 
 
 class PlainCalls:
-    """Enqueue, claim and ack of one message."""
+    """What is wanted of a queue, as plain calls. None: it isn't plain."""
 
     def __init__(self, queue: AsyncQueue) -> None:
         self._queue = queue
         self._hub = queue.hub
 
-    def enqueue(self, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None:
-        hub = self._hub
-        if hub.prompt is None or hub.tracer is not NO_TRACER or hub.twins:
+    def enqueue(self, message: Outgoing) -> PlainEnqueue | None:
+        if self._hub.tracer is not NO_TRACER or self._hub.twins:
             return None
-        return hub.prompt.enqueue_now(self._queue.name, message)
+        return PlainEnqueue(self._queue.name, message)
 
-    def claim(
-        self, owner: str | None, visibility: float | None
-    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        hub, queue = self._hub, self._queue
-        if hub.prompt is None:
-            return None
-        holder = hub.owner if owner is None else check_owner(owner)
+    def claim(self, owner: str | None, visibility: float | None) -> PlainClaim:
+        queue = self._queue
+        holder = self._hub.owner if owner is None else check_owner(owner)
         length = queue.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
-        return hub.prompt.claim_now(queue.name, holder, length)
+        return PlainClaim(queue.name, holder, length)
 
-    def ack(self, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
-        prompt = self._hub.prompt
-        return None if prompt is None else prompt.ack_now(self._queue.name, message)
+    def ack(self, message: Message) -> PlainAck:
+        return PlainAck(self._queue.name, message)
+
+
+def make_one(hub: AsyncHub, call: PlainCall) -> Any:
+    """Make a call: what it returns, None, or a coroutine."""
+    prompt = hub.prompt
+    if prompt is None:
+        return None
+    if isinstance(call, PlainEnqueue):
+        return prompt.enqueue_now(call.queue, call.message)
+    if isinstance(call, PlainClaim):
+        return prompt.claim_now(call.queue, call.owner, call.visibility)
+    return prompt.ack_now(call.queue, call.message)
+
+
+def make_all(hub: AsyncHub, calls: Sequence[PlainCall]) -> list[Any] | Coroutine[Any, Any, list[Any]]:
+    """Make several calls together: what each returns, as above, or raises."""
+    return [None] * len(calls) if hub.prompt is None else hub.prompt.together_now(calls)

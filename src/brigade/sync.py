@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from msgspec.structs import force_setattr
@@ -22,9 +22,11 @@ from brigade.inline import Call, HubLoop, at_once
 from brigade.machine import State
 from brigade.model import FailedMessage, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.payload import NewMessage, outgoing
-from brigade.plaincalls import PlainCalls
+from brigade.plaincalls import PlainCalls, make_all, make_one
 from brigade.policy import MAX_SECONDS, QueuePolicy
 from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result, give_back
+from brigade.stores.prompt import PlainCall
+from brigade.together import Together
 from brigade.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Hub:
         self._loop: HubLoop | None = None
         self._thread: threading.Thread | None = None
         self._prompt = False
+        self._together: Together[PlainCall] | None = None
         self._opening = threading.Lock()
 
     @property
@@ -89,20 +92,24 @@ class Hub:
 
     def plainly(
         self,
-        call: Callable[[], T | Coroutine[Any, Any, T | None] | None],
+        call: PlainCall | None,
         general: Callable[[], Coroutine[Any, Any, T]],
         undo: Callable[[T], None] | None = None,
     ) -> T:
-        """What a plain call returns, made by this thread itself, or else what the general way comes to.
+        """What a plain call returns, made by this thread itself or together with others, or what the general way does.
 
-        Who doesn't get the turn doesn't try again: several threads call, and on the loop their writes go out together.
+        Who doesn't get the turn doesn't try again: several threads call.
         """
-        if self._loop is None or not self._prompt or not self._async.events.quiet:
+        loop, together = self._loop, self._together
+        if loop is None or call is None or not self._prompt or not self._async.events.quiet:
             return self.quick(general(), undo)
-        ours, done = at_once(self._loop, call, undo)
-        if done is not None:
-            return done
-        return self._carried_out(general(), undo, here=ours)
+        ours, done = at_once(loop, partial(make_one, self._async, call), undo)
+        if done is None and not ours and together is not None:
+            self._check_thread(loop)
+            done = together.make(call, undo)
+            if type(done) is CoroutineType:
+                done = self._carried_out(cast("Coroutine[Any, Any, T]", done), undo, here=False)
+        return self._carried_out(general(), undo, here=ours) if done is None else done
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
@@ -116,13 +123,20 @@ class Hub:
 
     def _loop_for(self, work: Coroutine[Any, Any, Any]) -> HubLoop:
         """The loop, for a thread that is going to wait for it."""
-        loop, here = self._opened(work), threading.get_ident()
-        if here == loop.borrower or (self._thread is not None and here == self._thread.ident):
+        loop = self._opened(work)
+        try:
+            self._check_thread(loop)
+        except ConfigError:
             work.close()
+            raise
+        return loop
+
+    def _check_thread(self, loop: HubLoop) -> None:
+        here = threading.get_ident()
+        if here == loop.borrower or (self._thread is not None and here == self._thread.ident):
             raise ConfigError(
                 "a listener runs on the hub's own thread and cannot wait for it; hand the work to a thread"
             )
-        return loop
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call something on the hub's loop, without waiting. Does nothing once the hub is closed."""
@@ -135,11 +149,13 @@ class Hub:
         with self._opening:
             if self._loop is None:
                 self._loop = HubLoop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="brigade-hub", daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="brigade-hub", daemon=True)
                 self._thread.start()
                 try:
                     self.call(self._async.open())
                     self._prompt = self._async.store.prompt
+                    if self._async.prompt is not None and self._async.prompt.gathers:
+                        self._together = Together(self._loop, partial(make_all, self._async))
                 except BaseException:
                     self._stop_loop()
                     raise
@@ -190,18 +206,29 @@ class Hub:
         try:
             await self._async.close()
         finally:
-            while rest := [task for task in asyncio.all_tasks() if task is not here]:
-                for task in rest:
-                    task.cancel()
-                await asyncio.gather(*rest, return_exceptions=True)
+            await _end_tasks()
             await asyncio.get_running_loop().shutdown_asyncgens()
 
     def _stop_loop(self) -> None:
-        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        loop, thread, self._loop, self._thread, self._together = self._loop, self._thread, None, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+def _run(loop: HubLoop) -> None:
+    """What a hub's thread does. Who calls while the loop is being stopped is told so."""
+    loop.run_forever()
+    loop.run_until_complete(_end_tasks())
+
+
+async def _end_tasks() -> None:
+    here = asyncio.current_task()
+    while rest := [task for task in asyncio.all_tasks() if task is not here]:
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 class Queue:
@@ -267,7 +294,7 @@ class Queue:
         )
         if connection is not None:
             return self._hub.quick(self._async.enqueue_checked(message, _blocking(connection)))
-        return self._hub.plainly(partial(self._plain.enqueue, message), partial(self._async.enqueue_checked, message))
+        return self._hub.plainly(self._plain.enqueue(message), partial(self._async.enqueue_checked, message))
 
     def enqueue_many(
         self,
@@ -306,7 +333,7 @@ class Queue:
         claiming = partial(self._async.claim, limit, wait=wait, owner=owner, visibility=visibility)
         undo = partial(give_back, self._async)
         if type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS:
-            messages = self._hub.plainly(partial(self._plain.claim, owner, visibility), claiming, undo)
+            messages = self._hub.plainly(self._plain.claim(owner, visibility), claiming, undo)
         else:
             messages = self._hub.quick(claiming(), undo)
         for message in messages:
@@ -323,7 +350,7 @@ class Queue:
         With a `connection` to the same PostgreSQL database the ack joins its transaction.
         """
         if result is None and connection is None and isinstance(cast(object, message), Message):
-            self._hub.plainly(partial(self._plain.ack, message), partial(self._acked, message))
+            self._hub.plainly(self._plain.ack(message), partial(self._acked, message))
         else:
             self._hub.quick(self._async.ack(message, result=result, connection=_blocking(connection)))
 

@@ -17,6 +17,7 @@ The protocol yields these operations; a driver performs them. Nothing here does 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from enum import Enum
 from typing import Protocol
@@ -35,6 +36,7 @@ __all__ = [
     "Create",
     "Delete",
     "DeleteIf",
+    "Gathering",
     "Get",
     "Item",
     "List",
@@ -188,3 +190,20 @@ class Blobs(Protocol):
     async def close(self) -> None:
         """Let go of files, threads and connections."""
         ...
+
+
+class Gathering(ABC):
+    """Storage for which several writes are little more work than one."""
+
+    @abstractmethod
+    def try_now(self, op: Op) -> object: ...
+
+    def try_all(self, ops: Sequence[Op]) -> Sequence[object]:
+        """`try_now` for each, with writes that share a commit. The answer to one that failed is its error."""
+        return [self._tried(op) for op in ops]
+
+    def _tried(self, op: Op) -> object:
+        try:
+            return self.try_now(op)
+        except Exception as error:
+            return error

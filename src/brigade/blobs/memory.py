@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
-from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
+from brigade.blobs import CONFLICT, Blob, Copy, Create, Delete, DeleteIf, Gathering, Get, Item, List, Op, Page, Swap
 from brigade.clock import Clock, SystemClock
 from brigade.errors import MessageNotFound
 
@@ -127,7 +127,7 @@ class Bucket:
             return Page(items, False)
 
 
-class MemoryBlobs:
+class MemoryBlobs(Gathering):
     """One connection to a memory bucket; counts what it asks for."""
 
     listing_ttl = 1.0

@@ -15,14 +15,14 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Get, Item, List, Op, Page, Swap
+from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Gathering, Get, Item, List, Op, Page, Swap
 from brigade.blobs.sqlite_file import connect, explained, is_busy, patiently
 from brigade.blobs.sqlite_watch import LogWatch
-from brigade.blobs.sqlite_writer import CLOSED, Piece, Seal, Swept, Writer, etag_of
+from brigade.blobs.sqlite_writer import CLOSED, Piece, Seal, Swept, Write, Writer, etag_of
 from brigade.blobs.threads import Threads
 from brigade.clock import Clock
 from brigade.errors import MessageNotFound, StoreUnavailable
@@ -39,7 +39,7 @@ _LAST = chr(0x10FFFF)
 _NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in (Get, Create, Swap, List, Delete, DeleteIf, Copy)}
 
 
-class SqliteBlobs:
+class SqliteBlobs(Gathering):
     """A database file as a bucket."""
 
     listing_ttl = 0.1
@@ -73,23 +73,48 @@ class SqliteBlobs:
         """
         if self._closed:
             return NotImplemented
-        if type(op) is Get:
+        if isinstance(op, Get):
             answer = self._writer.try_reading(op.key, self._small)
             if answer is NotImplemented:
                 answer = self._try_reading(op)
-        elif type(op) is List:
+        elif isinstance(op, List):
             answer = self._try_reading(op)
-        elif self._fsync and self._loop_thread in (None, threading.get_ident()):
-            return NotImplemented
-        elif type(op) is Create or type(op) is Swap:
-            answer = self._writer.try_now(op) if len(op.body) <= SMALL else NotImplemented
-        elif type(op) is DeleteIf or (type(op) is Delete and len(op.keys) <= FEW):
-            answer = self._writer.try_now(op)
         else:
-            return NotImplemented
+            answer = NotImplemented if self._must_wait(op) else self._writer.try_now(op, waiting=self._elsewhere())
         if answer is not NotImplemented:
             self._counts[_NAMES[type(op)]] += 1
         return answer
+
+    def _must_wait(self, op: Write) -> bool:
+        """Whether a write is not for this thread, or so large that the loop had better not wait for it."""
+        if self._fsync and not self._elsewhere():
+            return True
+        if type(op) is Create or type(op) is Swap:
+            return len(op.body) > SMALL
+        return type(op) is not DeleteIf and not (type(op) is Delete and len(op.keys) <= FEW)
+
+    def _elsewhere(self) -> bool:
+        """Whether this thread is another than the loop's, so that nobody minds if it waits a little."""
+        return self._loop_thread not in (None, threading.get_ident())
+
+    def try_all(self, ops: Sequence[Op]) -> Sequence[object]:
+        """All writes are one transaction."""
+        if len(ops) == 1 or self._closed:
+            return super().try_all(ops)
+        answers: list[object] = [NotImplemented] * len(ops)
+        writes: list[tuple[int, Write]] = []
+        for place, op in enumerate(ops):
+            if isinstance(op, Get | List):
+                answers[place] = self._tried(op)
+            elif not self._must_wait(op):
+                writes.append((place, op))
+        done: Sequence[object] = (
+            self._writer.try_all([op for _, op in writes], waiting=self._elsewhere()) if writes else ()
+        )
+        for (place, op), answer in zip(writes, done, strict=True):
+            answers[place] = answer
+            self._counts[_NAMES[type(op)]] += answer is not NotImplemented
+        return answers
 
     async def perform(self, op: Op) -> object:
         if self._closed:
@@ -145,6 +170,11 @@ class SqliteBlobs:
 
     def requests(self) -> dict[str, int]:
         return dict(self._counts)
+
+    @property
+    def commits(self) -> int:
+        """How many transactions have written."""
+        return self._writer.commits
 
     async def close(self) -> None:
         self._closed = True

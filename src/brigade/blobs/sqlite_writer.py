@@ -35,6 +35,8 @@ The log is then written over from its start, which the disk syncs faster than a 
 LENGTHEN_AFTER = CHECKPOINT_AFTER // 64
 LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
 """How long the log is made, with room for what comes during a checkpoint, once so many bytes were written."""
+PAUSE, PAUSES = 0.0003, 15
+"""Seconds between two tries to write while another process does, and how many there are: a commit takes as long."""
 CHECKED_FOR = 10_000_000
 """Nanoseconds for which a file that had its name is taken to have it still."""
 
@@ -114,27 +116,51 @@ class Writer:
             self._start()
         return await future
 
-    def try_now(self, op: Write) -> object:
-        """The answer at once, or NotImplemented where somebody else is writing."""
+    def try_now(self, op: Write, *, waiting: bool = False) -> object:
+        """The answer at once, or NotImplemented where somebody else is writing.
+
+        Who is `waiting` gives other processes some milliseconds for what they are at.
+        """
+        answer = self._try(lambda: self._one(op), waiting)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def try_all(self, ops: Sequence[Write], *, waiting: bool = False) -> Sequence[object]:
+        """`try_now` for several, in one transaction. An operation that fails alone is answered with its error."""
+        nothing = [NotImplemented] * len(ops)
+        try:
+            answers = self._try(lambda: self._transaction(ops), waiting)
+        except BrigadeError:
+            return nothing  # It came to nothing: one at a time tells why.
+        return nothing if answers is NotImplemented else answers
+
+    def _try(self, work: Callable[[], Any], waiting: bool) -> Any:
         if not self.lock.acquire(False):
             return NotImplemented
         try:
-            if self._stop.is_set():
+            for _ in range(PAUSES if waiting else 1):
+                if self._stop.is_set():
+                    return NotImplemented
+                try:
+                    answer = work()
+                    break
+                except sqlite3.Error as error:
+                    if not is_busy(error):
+                        raise explained(self._path, "write", error) from error
+                if waiting:
+                    self._stop.wait(PAUSE)
+            else:
                 return NotImplemented
-            answer = self._alone(op) if isinstance(op, Create | Swap) else NotImplemented
-            if answer is NotImplemented:
-                (answer,) = self._transaction([op])
-        except sqlite3.Error as error:
-            if is_busy(error):
-                return NotImplemented
-            raise explained(self._path, "write", error) from error
         finally:
             self.lock.release()
         if self._due():
             self._tend_soon()
-        if isinstance(answer, Exception):
-            raise answer
         return answer
+
+    def _one(self, op: Write) -> object:
+        answer = self._alone(op) if isinstance(op, Create | Swap) else NotImplemented
+        return self._transaction([op])[0] if answer is NotImplemented else answer
 
     def try_reading(self, key: str, look: Callable[[sqlite3.Connection, str], object]) -> object:
         """Read through the connection that writes, which has at hand what it wrote. NotImplemented where it is busy."""

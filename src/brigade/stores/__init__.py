@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import accumulate
@@ -36,7 +36,6 @@ __all__ = [
     "PacedStore",
     "PatientStore",
     "Payloads",
-    "PromptStore",
     "ProtectedStore",
     "RepeatingStore",
     "Same",
@@ -386,26 +385,6 @@ class TokenStore(Protocol):
 
     async def drop_token(self, id: str) -> bool:
         """Forget a token; False where there is none."""
-        ...
-
-
-@runtime_checkable
-class PromptStore(Protocol):
-    """A store that carries out plain calls at once, within the call, for who has the turn of its event loop.
-
-    None says that nothing was done: go the general way. A coroutine goes on with what has to be waited for.
-    """
-
-    def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None: ...
-
-    def claim_now(
-        self, queue: str, owner: str, visibility: float
-    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        """Lease and load one message."""
-        ...
-
-    def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
-        """Ack one message without a result: True; raises StaleLease."""
         ...
 
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from brigade.blobs import Blobs
+from brigade.blobs import Blobs, Gathering
+from brigade.stores.bucket.lockstep import in_lockstep
 from brigade.stores.bucket.steps import Parallel, Proto, Sleep, Step
 
 __all__ = ["Unfinished", "perform", "perform_now"]
@@ -29,13 +30,16 @@ def perform_now(proto: Proto[T], blobs: Blobs) -> T | Unfinished[T]:
     step: Step
     try:
         step = proto.send(None)
-        while not isinstance(step, Parallel | Sleep):
+        while not isinstance(step, Sleep):
             try:
-                answer = blobs.try_now(step)
+                answer = _several_now(step, blobs) if isinstance(step, Parallel) else blobs.try_now(step)
             except Exception as error:
                 step = proto.throw(error)
                 continue
             if answer is NotImplemented:
+                break
+            if isinstance(answer, Parallel):
+                step = answer
                 break
             step = proto.send(answer)
     except StopIteration as stop:
@@ -56,7 +60,9 @@ async def perform(proto: Proto[T], blobs: Blobs, step: Step | None = None) -> T:
         answer, error = None, None
         try:
             if isinstance(step, Parallel):
-                answer = await _side_by_side(step.parts, step.width, blobs)
+                answer = _several_now(step, blobs)
+                if isinstance(answer, Parallel):
+                    answer = await _side_by_side(answer.parts, answer.width, blobs)
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             else:
@@ -68,18 +74,31 @@ async def perform(proto: Proto[T], blobs: Blobs, step: Step | None = None) -> T:
         step = None
 
 
+def _several_now(step: Parallel, blobs: Blobs) -> list[Any] | Parallel:
+    """The results of all parts, or what is left of them to be waited for."""
+    return in_lockstep(step, blobs) if isinstance(blobs, Gathering) else step
+
+
 async def _side_by_side(parts: Sequence[Proto[Any]], width: int, blobs: Blobs) -> list[Any]:
     """Results in order. All parts run to their end before the first error is raised."""
     if blobs.immediate:
-        return [await perform(part, blobs) for part in parts]
-    gate = asyncio.Semaphore(width)
+        results = [await _caught(part, blobs) for part in parts]
+    else:
+        gate = asyncio.Semaphore(width)
 
-    async def one(part: Proto[Any]) -> Any:
-        async with gate:
-            return await perform(part, blobs)
+        async def one(part: Proto[Any]) -> Any:
+            async with gate:
+                return await _caught(part, blobs)
 
-    results = await asyncio.gather(*(one(part) for part in parts), return_exceptions=True)
+        results = await asyncio.gather(*(one(part) for part in parts))
     for result in results:
-        if isinstance(result, BaseException):
+        if isinstance(result, Exception):
             raise result
     return results
+
+
+async def _caught(part: Proto[Any], blobs: Blobs) -> Any:
+    try:
+        return await perform(part, blobs)
+    except Exception as error:
+        return error

@@ -262,13 +262,13 @@ class QueueKeys:
 
     def parse(self, key: str) -> SegmentName | None:
         """The segment whose segment, staged segment or ledger key this is."""
+        for prefix in (self.segments, self.ledgers):
+            if key.startswith(prefix):
+                return SegmentName.parse(key[len(prefix) :].replace("/", "-", 1))
         if key.startswith(self.lane_segments):
             return SegmentName.parse("g" + key[len(self.lane_segments) :].replace("/", "-", 1))
         if key.startswith(self.bulk):
             return SegmentName.parse(key[len(self.bulk) :])
-        for prefix in (self.segments, self.ledgers):
-            if key.startswith(prefix):
-                return SegmentName.parse(key[len(prefix) :].replace("/", "-", 1))
         return None
 
 

@@ -16,7 +16,7 @@ from brigade.stores.bucket.wire import End, GrantRow, Ledger
 
 __all__ = ["acked", "first_lease", "untouched_head"]
 
-LOOK = 16
+LOOK = 200
 PLAIN = frozenset(("fp", "lp"))
 _LEASED, _SUCCEEDED = bytes((LEASED,)), bytes((SUCCEEDED,))
 _ZERO, _ONE = array("H", (0,)).tobytes(), array("H", (1,)).tobytes()
@@ -25,11 +25,11 @@ _ZERO, _ONE = array("H", (0,)).tobytes(), array("H", (1,)).tobytes()
 def untouched_head(view: QueueView, now: int) -> SegmentName | None:
     """The message that a claim would get, where it is plain and nobody is known to have claimed it before.
 
-    None where others are at work on the queue, where lanes or a ttl have a say, or where it isn't as simple as that.
+    None where lanes or a ttl have a say, or where it isn't as simple as that.
     """
-    if view.patience or view.crowd or view.lanes or view.unmoved or view.policy.ttl is not None:
+    if view.patience or view.lanes or view.unmoved or view.policy.ttl is not None:
         return None
-    for name in islice(view.candidates, LOOK):
+    for name in islice(view.after(view.cursor if view.crowd else None), LOOK):
         known = view.ledgers.get(name)
         if known is None:
             return name if name.size == 1 and name.uid[-2:] in PLAIN else None
@@ -46,6 +46,8 @@ def first_lease(nonce: str, row: GrantRow) -> Ledger:
 def acked(ledger: Ledger, token: str, nonce: str, now: int) -> tuple[Ledger, GrantRow] | None:
     """The account once the only message is acked, final, and whose lease that was. None: a book has to decide."""
     if ledger.states != _LEASED or ledger.specs is not None or ledger.moves or ledger.due or ledger.results:
+        return None
+    if ledger.past:
         return None
     row = ledger.grants[int.from_bytes(ledger.leases, byteorder)]
     if row.token != token:

@@ -9,6 +9,7 @@ from brigade.errors import CannotDecrypt, StaleLease
 from brigade.model import Grant, Message, Receipt
 from brigade.stores import Outgoing
 from brigade.stores.bucket.claim import claim_one
+from brigade.stores.bucket.claiming import BucketClaiming
 from brigade.stores.bucket.convert import messages_of
 from brigade.stores.bucket.driver import Unfinished
 from brigade.stores.bucket.enqueue import enqueue_one, is_plain
@@ -16,7 +17,6 @@ from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_draft
 from brigade.stores.bucket.keys import parse_message_ref
 from brigade.stores.bucket.load import load_one
-from brigade.stores.bucket.process import BucketProcess
 from brigade.stores.bucket.settle import Answers, Change, ack_one
 from brigade.stores.bucket.steps import Env, Proto, passing_over
 from brigade.stores.bucket.view import QueueView
@@ -24,8 +24,8 @@ from brigade.stores.bucket.view import QueueView
 __all__ = ["BucketPrompt", "claim_and_load"]
 
 
-class BucketPrompt(BucketProcess):
-    """Enqueue and ack, as `PromptStore` has them. What is not plain, or not ours alone, is left to the general way."""
+class BucketPrompt(BucketClaiming):
+    """Enqueue, claim and ack, as `PromptStore` has them. What isn't plain, or ours alone, goes the general way."""
 
     def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None:
         held = self._queues.get(queue)
@@ -44,6 +44,19 @@ class BucketPrompt(BucketProcess):
         receipt = await self.finish(rest)
         held.wake()
         return receipt
+
+    def claim_now(
+        self, queue: str, owner: str, visibility: float
+    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        held = self._queues.get(queue)
+        if held is None or self._closed or not self.may_claim_now(held):
+            return None
+        done = self.run_now(claim_and_load(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
+        return self._claimed_later(done) if isinstance(done, Unfinished | Grant) else done
+
+    async def _claimed_later(self, rest: Unfinished[list[Message] | Grant | None] | Grant) -> list[Message] | None:
+        done = rest if isinstance(rest, Grant) else await self.finish(rest)
+        return await self.load([done]) if isinstance(done, Grant) else done
 
     def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
         held, found = self._queues.get(queue), parse_message_ref(message.ref)

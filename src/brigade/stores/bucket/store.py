@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
 
-from brigade.blobs import Blobs
-from brigade.clock import FOREVER, Clock
+from brigade.clock import FOREVER
 from brigade.crypto.places import binding_of, crc_of
 from brigade.errors import BrigadeError, CannotDecrypt, CorruptObject, QueueNotFound
-from brigade.ids import Ids
 from brigade.model import (
     Ack,
     FailedMessage,
@@ -28,22 +25,17 @@ from brigade.model import (
     Stats,
 )
 from brigade.policy import QueuePolicy
-from brigade.stores import Outgoing, Settled, Taker, seating
+from brigade.stores import Outgoing, Settled
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import claim, claim_places
 from brigade.stores.bucket.convert import again_with, entry_of, messages_of
-from brigade.stores.bucket.driver import Unfinished
-from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
+from brigade.stores.bucket.joint import BucketJoint
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
-from brigade.stores.bucket.load import Loaded, load
+from brigade.stores.bucket.load import load
 from brigade.stores.bucket.ports import BucketPorts
-from brigade.stores.bucket.process import POLICY_TTL
-from brigade.stores.bucket.prompt import BucketPrompt, claim_and_load
+from brigade.stores.bucket.prompt import BucketPrompt
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
-from brigade.stores.bucket.settling import BucketSettling
-from brigade.stores.bucket.turn import Seats
-from brigade.stores.groupcommit import GroupCommits
 
 __all__ = ["BucketStore"]
 
@@ -51,16 +43,10 @@ log = logging.getLogger("brigade")
 FIRST_POLL = 0.1
 SAFETY_POLL = 30.0
 CHOSEN_FOR = 120.0
-UNREADABLE_FOR = 60.0
-"""Seconds before messages that could not be opened are handed out again."""
 
 
-class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
+class BucketStore(BucketPorts, BucketPrompt, BucketJoint):
     """Queues in a bucket. One instance belongs to one event loop."""
-
-    def __init__(self, blobs: Blobs, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
-        super().__init__(blobs, clock=clock, ids=ids)
-        self._claims: GroupCommits[tuple[HeldQueue, float], Taker, list[Grant]] = GroupCommits(self._claim_together)
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:
         keys = QueueKeys(name)
@@ -78,72 +64,6 @@ class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
         held = await self._queue(queue)
         drafts = await take_in(self.env, self._blobs, held.view, messages)
         return list(await held.enqueues.submit(drafts))
-
-    async def claim(
-        self, queue: str, *, limit: int, owner: str, visibility: float, patient: bool = False
-    ) -> list[Grant]:
-        """Claims that come while another is under way make the next one together: they would only collide."""
-        held = await self._queue(queue, refresh=True)
-        (won,) = await self._claims.submit((held, visibility), [Taker(owner, limit, patient)])
-        return won
-
-    def claim_now(
-        self, queue: str, owner: str, visibility: float
-    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        held = self._queues.get(queue)
-        if held is None or self._closed or held.waiting or self._claims:
-            return None
-        now = self.env.clock.monotonic()
-        if now - held.policy_at > POLICY_TTL or held.sweep_at is None or now >= held.sweep_at:
-            return None
-        done = self.run_now(claim_and_load(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
-        return self._claimed_later(done) if isinstance(done, Unfinished | Grant) else done
-
-    async def _claimed_later(self, rest: Unfinished[list[Message] | Grant | None] | Grant) -> list[Message] | None:
-        done = rest if isinstance(rest, Grant) else await self.finish(rest)
-        return await self.load([done]) if isinstance(done, Grant) else done
-
-    async def claim_for(self, queue: str, takers: Sequence[Taker], *, visibility: float) -> list[list[Grant]]:
-        return await self._claim_for(await self._queue(queue, refresh=True), takers, visibility)
-
-    async def _claim_together(self, key: tuple[HeldQueue, float], takers: Sequence[Taker]) -> list[list[Grant]]:
-        """Claim for several, and read each segment that all of them need once."""
-        held, visibility = key
-        shares = await self._claim_for(held, takers, visibility)
-        first = {grant.segment: grant for share in shares for grant in share}
-        if sum(map(len, shares)) > len(first):
-            with contextlib.suppress(BrigadeError):
-                await self.run(load(self.env, held.view, list(first.values())))
-        return shares
-
-    async def _claim_for(self, held: HeldQueue, takers: Sequence[Taker], visibility: float) -> list[list[Grant]]:
-        seats = Seats([taker.owner for taker in takers], seating(takers))
-        shares: list[list[Grant]] = [[] for _ in takers]
-        patient = all(taker.patient for taker in takers)
-        for grant in await self._claim(held, seats, visibility, patient):
-            shares[seats.taker[grant.token]].append(grant)
-        return shares
-
-    async def _claim(self, held: HeldQueue, seats: Seats, visibility: float, patient: bool) -> list[Grant]:
-        self._sweep_sometimes(held)
-        held.woken.clear()
-        won = await self.run(
-            claim(
-                self.env,
-                held.view,
-                limit=len(seats.left),
-                owner=seats.owners[0],
-                visibility=visibility,
-                listing_ttl=self._blobs.listing_ttl,
-                patient=patient,
-                seats=seats,
-            )
-        )
-        if won and held.waiting:
-            held.wake()
-        self._tell_failures(held)
-        self._finish_soon(held)
-        return won
 
     async def claim_these(self, queue: str, refs: Sequence[str], *, owner: str, visibility: float) -> list[Grant]:
         held = await self._queue(queue)
@@ -175,36 +95,6 @@ class BucketStore(BucketPorts, BucketPrompt, BucketSettling):
         ]
         answers = await self.settle(queue, settlements)
         return sum(can and isinstance(one, Settled) for one, can in zip(answers, movable, strict=True))
-
-    async def load(self, grants: Sequence[Grant]) -> list[Message]:
-        messages: list[Message] = []
-        by_queue: dict[str, list[Grant]] = {}
-        for grant in grants:
-            by_queue.setdefault(grant.queue, []).append(grant)
-        for queue, members in by_queue.items():
-            held = await self._queue(queue)
-            try:
-                found = await self.run(load(self.env, held.view, members))
-            except CannotDecrypt:
-                found = await self._load_readable(held, members)
-            for loaded in found:
-                messages += messages_of(queue, loaded)
-        return messages
-
-    async def _load_readable(self, held: HeldQueue, grants: Sequence[Grant]) -> list[Loaded]:
-        """What can be opened of these. The rest goes back, uncounted; if that is all, it is raised."""
-        found: list[Loaded] = []
-        refused: CannotDecrypt | None = None
-        for grant in grants:
-            try:
-                found += await self.run(load(self.env, held.view, [grant]))
-            except CannotDecrypt as error:
-                refused = error
-                log.error("not delivered, and given back: %s", error)
-                await self.settle(grant.queue, [Release(message, UNREADABLE_FOR) for message in grant.held()])
-        if refused is not None and not found:
-            raise refused
-        return found
 
     async def wait(self, queue: str, seconds: float) -> None:
         """Claims that wait together look together: each polls the less often the more they are, and wakes the rest."""
