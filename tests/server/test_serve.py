@@ -6,21 +6,27 @@ import asyncio
 import signal
 import socket
 import subprocess
-import time
+import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from http_helpers import connected, held
+from http_helpers import connected, held, take
+from msgspec.structs import replace
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import brigade
-from brigade import Message, NewMessage, StaleLease, StoreUnavailable, Worker
-from brigade.server.serve import listen
-from brigade.testing.chaos.crew.recording import token_of
+from brigade import NewMessage, StaleLease, StoreUnavailable, Worker
+from brigade.server.serve import ServerConfig, Serving, listen
+from brigade.testing.chaos.crew import recording
+from brigade.testing.chaos.journal import wall_ms
 from brigade.testing.conformance.harness import eventually
 from brigade.testing.sim import records as r
 from brigade.testing.sim.checker import check
+from leftovers import nothing_left_open
 from served import served, server_process
 
 KEY = "Idempotency-Key"
@@ -95,23 +101,21 @@ async def test_one_of_two_servers_is_killed_under_load(tmp_path: Path) -> None:
     assert (stats.ready, stats.in_flight, stats.failed) == (0, 0, 0)
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 async def _produce(address: str, history: list[r.Record], count: int) -> None:
     async with brigade.connect_async(address) as hub:
         queue = await hub.queue("tasks", create=False)
         for call in range(count // 10):
             uids = [f"{address}/{call}/{n}" for n in range(10)]
-            history.extend(r.Intent(at=_now(), queue="tasks", uid=uid, call=call, payload=uid.encode()) for uid in uids)
+            history.extend(
+                r.Intent(at=wall_ms(), queue="tasks", uid=uid, call=call, payload=uid.encode()) for uid in uids
+            )
             try:
                 made = await queue.enqueue_many([NewMessage(payload=uid, correlation_id=uid) for uid in uids])
             except StoreUnavailable:
-                history.extend(r.Unsure(at=_now(), queue="tasks", uid=uid) for uid in uids)
+                history.extend(r.Unsure(at=wall_ms(), queue="tasks", uid=uid) for uid in uids)
                 return
             for uid, one in zip(uids, made, strict=True):
-                history.append(r.Returned(at=_now(), queue="tasks", uid=uid, ref=one.ref))
+                history.append(recording.returned("tasks", uid, one))
 
 
 async def _consume(address: str, other: str, history: list[r.Record], asked: set[tuple[str, str]]) -> None:
@@ -124,38 +128,17 @@ async def _consume(address: str, other: str, history: list[r.Record], asked: set
                 messages = await queue.claim(5, wait=8)
                 if not messages and address == other:
                     return
-                history.extend(_delivered(message, since) for message in messages)
+                history.extend(replace(recording.delivered(message), since=since) for message in messages)
                 for message in messages:
-                    lease = message.ref, token_of(message)
+                    lease = message.ref, recording.token_of(message)
                     asked.add(lease)
                     (answer,) = await queue.settle([brigade.Ack(message)])
                     asked.remove(lease)
-                    history.append(_told(message, "stale" if isinstance(answer, StaleLease) else "ok"))
+                    word = "stale" if isinstance(answer, StaleLease) else "ok"
+                    history.append(recording.told(message, "ack", word))
         except StoreUnavailable:
             pass
     await _consume(other, other, history, asked)
-
-
-def _delivered(message: Message, since: int) -> r.Delivered:
-    return r.Delivered(
-        at=_now(),
-        queue="tasks",
-        ref=message.ref,
-        uid=message.correlation_id,
-        token=token_of(message),
-        version=message.lease.version,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        payload=message.payload,
-        own_id=None,
-        group=None,
-        priority=5,
-        since=since,
-    )
-
-
-def _told(message: Message, answer: str) -> r.Told:
-    return r.Told(at=_now(), queue="tasks", ref=message.ref, token=token_of(message), kind="ack", answer=answer)
 
 
 def test_a_settlement_is_repeated_at_another_server_when_the_first_has_died(tmp_path: Path) -> None:
@@ -201,3 +184,41 @@ def test_answers_are_not_held_back_by_the_kernel() -> None:
         assert made.proto == socket.IPPROTO_TCP
     finally:
         made.close()
+
+
+def test_whoever_does_not_read_does_not_keep_a_server_from_ending() -> None:
+    """Beyond its grace it hangs up, and leaves no open socket behind."""
+    with nothing_left_open():
+        with served(f"memory://{uuid.uuid4().hex}", grace=1) as serving, connected(serving) as http:
+            http.post("enqueue", params={"queue": "films"}, content=bytes(32 * 1024 * 1024))
+            ref = take(http, "films")["ref"]
+            place = httpx.URL(serving.address)
+            client = socket.create_connection((place.host, place.port))
+            client.sendall(f"GET /v1/queue/payload?queue=films&ref={ref} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert client.recv(4) == b"HTTP"
+        client.close()
+
+
+async def test_a_connection_that_comes_with_the_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken in, and becomes a connection only when all others have been told to end."""
+    serving = await Serving(ServerConfig(url=f"memory://{uuid.uuid4().hex}", port=0, grace=600)).__aenter__()
+    await eventually(lambda: serving._server is not None and serving._server.started)
+    assert serving._server is not None
+    (server,) = serving._server.servers
+    taken: list[Callable[[], None]] = []
+    made, close = HttpToolsProtocol.connection_made, server.close
+
+    def late(protocol: HttpToolsProtocol, transport: asyncio.Transport) -> None:
+        taken.append(partial(made, protocol, transport))
+
+    def end() -> None:
+        while taken:
+            asyncio.get_running_loop().call_soon(taken.pop())
+        close()
+
+    monkeypatch.setattr(HttpToolsProtocol, "connection_made", late)
+    place = httpx.URL(serving.address)
+    with socket.create_connection((place.host, place.port)):
+        await eventually(lambda: bool(taken))
+        monkeypatch.setattr(server, "close", end)
+        await asyncio.wait_for(serving.__aexit__(), 60)

@@ -32,6 +32,8 @@ __all__ = ["ServerConfig", "Serving", "listen", "serve"]
 
 log = logging.getLogger("brigade.server")
 BACKLOG = 2048
+TAKEN_IN_WITHIN = 0.02
+"""Seconds in which a client that was let in becomes a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +118,24 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: a server that is one part of a process leaves signals to it."""
+    """uvicorn without its signal handlers: a server that is one part of a process leaves signals to it.
+
+    It ends with all its connections: those that were taken in just before are told to end like the others, and who
+    hasn't read an answer when the grace is over is hung up on.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(TAKEN_IN_WITHIN)
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 class Serving:
