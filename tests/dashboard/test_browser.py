@@ -332,6 +332,31 @@ def test_the_keyboard_leads_everywhere(hub: Hub, tab: Tab, name: str) -> None:
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
 
 
+def test_news_leave_the_filter_and_the_chosen_row_alone(hub: Hub, store: str, tab: Tab, name: str) -> None:
+    chosen, other = f"{name}-chosen", f"{name}-other"
+    hub.queue(chosen)
+    hub.queue(other)
+    page = tab.open("/")
+    page.keyboard.press("/")
+    page.keyboard.type(chosen.upper())
+    shown = page.locator("#queues tr:visible")
+    expect(shown).to_have_count(1)
+    page.get_by_placeholder("Filter queues").blur()
+    page.keyboard.press("j")
+    for queue in (other, chosen):
+        enqueue(store, queue, "x")
+        expect(page.locator(f"#q-{queue} td.num").first).to_have_text("1")
+    hub.queue(f"{name}-new")
+    expect(page.locator(f"#q-{name}-new")).to_be_attached()
+    expect(shown).to_have_count(1)
+    expect(page.get_by_placeholder("Filter queues")).to_have_value(chosen.upper())
+    expect(page.locator("#queues tr.at")).to_have_attribute("id", f"q-{chosen}")
+    page.get_by_placeholder("Filter queues").fill('"] *{')
+    expect(shown).to_have_count(0)
+    page.get_by_placeholder("Filter queues").fill("")
+    expect(page.locator(f"#q-{other}")).to_be_visible()
+
+
 def test_a_hidden_tab_costs_nothing(hub: Hub, serving: Serving, tab: Tab, name: str) -> None:
     """Where the tab is left for another page of another kind, the stream ends, and with it the polling."""
     hub.queue(name)

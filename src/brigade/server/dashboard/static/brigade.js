@@ -6,7 +6,7 @@
   // --- The stream -------------------------------------------------------------------------------------------------
 
   const sign = byId("live");
-  let stream = null, last = "", retry = 0, timer = null, refreshing = false;
+  let stream = null, last = "", retry = 0, timer = null, refreshing = false, current = null;
 
   const show = (state, text) => {
     if (!sign) return;
@@ -14,7 +14,10 @@
     sign.querySelector("span").textContent = text;
   };
 
-  const swap = (target, html) => htmx.swap({ target, text: html, swap: "outerMorph", sourceElement: target });
+  const swap = async (target, html) => {
+    await htmx.swap({ target, text: html, swap: "outerMorph", sourceElement: target });
+    current?.classList.add("at");
+  };
 
   const refreshMain = async () => {
     if (refreshing) return;
@@ -24,7 +27,6 @@
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const main = page.getElementById("main");
       if (answer.ok && main) await swap(byId("main"), main.outerHTML);
-      filterRows();
     } finally {
       refreshing = false;
     }
@@ -105,15 +107,14 @@
 
   // --- Tables -----------------------------------------------------------------------------------------------------
 
-  const filterRows = () => {
-    for (const input of document.querySelectorAll("[data-filter]")) {
-      const wanted = input.value.trim().toLowerCase();
-      for (const row of document.querySelectorAll(`${input.dataset.filter} tr`)) {
-        row.hidden = !(row.dataset.name ?? "").includes(wanted);
-      }
-    }
-  };
-  document.addEventListener("input", (event) => { if (event.target.matches("[data-filter]")) filterRows(); });
+  // A filter is a rule of style: rows that come or change with the news keep to it.
+  const filter = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(filter);
+  document.addEventListener("input", (event) => {
+    if (!event.target.matches("[data-filter]")) return;
+    const wanted = event.target.value.trim().toLowerCase();
+    filter.replaceSync(wanted && `${event.target.dataset.filter} tr:not([data-name*="${CSS.escape(wanted)}"]) { display: none }`);
+  });
   document.addEventListener("change", (event) => {
     if (!event.target.matches("[data-tick-all]")) return;
     for (const box of event.target.form.querySelectorAll('input[name="id"]')) box.checked = event.target.checked;
@@ -141,12 +142,12 @@
   const move = (by) => {
     const rows = rowsShown();
     if (!rows.length) return;
-    const at = rows.findIndex((row) => row.classList.contains("at"));
-    rows[at]?.classList.remove("at");
-    const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))];
-    next.classList.add("at");
-    next.querySelector("a")?.focus({ preventScroll: true });
-    next.scrollIntoView({ block: "nearest" });
+    const at = rows.indexOf(current);
+    current?.classList.remove("at");
+    current = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))];
+    current.classList.add("at");
+    current.querySelector("a")?.focus({ preventScroll: true });
+    current.scrollIntoView({ block: "nearest" });
   };
 
   document.addEventListener("keydown", (event) => {
