@@ -6,14 +6,16 @@ import msgspec
 
 from brigade.policy import Backoff, Failure, QueuePolicy
 
-__all__ = ["FLEET", "JOBS", "LETTERS", "LINE", "ROLES", "Brief", "max_attempts", "policies"]
+__all__ = ["CALLERS", "FLEET", "JOBS", "LETTERS", "LINE", "ROLES", "Brief", "max_attempts", "policies"]
 
 JOBS, LINE, LETTERS = "jobs", "line", "jobs_dead"
 """Plain messages and groups; one strict line; the dead letters of the jobs."""
 
-ROLES = ("producer", "consumer", "threads", "tasks", "processes")
-"""Who is in a crew. The last three are workers, one for each kind of executor."""
+CALLERS = "callers"
+"""Threads that share a hub, and make plain calls."""
 
+ROLES = ("producer", "consumer", CALLERS, "threads", "tasks", "processes")
+"""Who is in a crew. The last three are workers, one for each kind of executor."""
 
 FLEET = "fleet"
 """A Spark job: workers in Spark tasks, for machines that have Java."""

@@ -26,7 +26,7 @@ from brigade.testing.sim.lives import Violation
 __all__ = ["CREW", "Report", "Say", "chaos", "conclude", "request_of", "set_up"]
 
 CREW = ("producer", "consumer", *ROLES)
-"""Two producers, two consumers by hand, and a worker of each kind."""
+"""Two producers, two consumers by hand, threads that call by themselves, and a worker of each kind."""
 
 SLACK = 100
 """Milliseconds that clocks which agree may seem to differ."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from brigade.testing.chaos.crew.calling import call_by_threads
 from brigade.testing.chaos.crew.consuming import consume
 from brigade.testing.chaos.crew.draining import drain, sweep
 from brigade.testing.chaos.crew.fleeting import lead_fleet
@@ -22,7 +23,7 @@ from brigade.testing.chaos.crew.producing import produce
 from brigade.testing.chaos.crew.recording import record_everything
 from brigade.testing.chaos.crew.working import work
 from brigade.testing.chaos.journal import Journal, wall_ms
-from brigade.testing.chaos.plan import FLEET, Brief
+from brigade.testing.chaos.plan import CALLERS, FLEET, Brief
 from brigade.testing.sim import records as r
 
 __all__ = ["main"]
@@ -31,6 +32,7 @@ Role = Callable[[Brief, Journal, asyncio.Event], Awaitable[Any]]
 DOING: dict[str, Role] = {
     "producer": produce,
     "consumer": consume,
+    CALLERS: call_by_threads,
     "threads": work,
     "tasks": work,
     "processes": work,
@@ -46,7 +48,8 @@ def main(text: str) -> int:
     logging.basicConfig(level=logging.ERROR)
     journal = Journal(brief.journal, brief.name)
     os.environ["BRIGADE_CHAOS_JOURNAL"] = brief.journal
-    record_everything(journal, brief.number, brief.skew)
+    if brief.role != CALLERS:
+        record_everything(journal, brief.number, brief.skew)
     try:
         if brief.role == FLEET:
             lead_fleet(brief, journal)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -71,9 +70,9 @@ def lead_fleet(brief: Brief, journal: Journal) -> None:
         stop.set()
         tell_where_it_hangs()
 
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
-    session = local_session("brigade-chaos", cores=TASKS, settings=small(Path(brief.journal).parent.parent))
+    # A driver that ends while its Java starts would leave that behind: it dies of nothing that it is told then.
     signal.signal(signal.SIGTERM, end)
+    session = local_session("brigade-chaos", cores=TASKS, settings=small(Path(brief.journal).parent.parent))
     journal.write("born", count=1)
     for queue in itertools.cycle(TURNS):
         if stop.is_set():

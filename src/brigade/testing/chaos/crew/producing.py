@@ -14,7 +14,7 @@ from brigade.payload import NewMessage
 from brigade.testing.chaos.journal import Journal
 from brigade.testing.chaos.plan import JOBS, LINE, Brief
 
-__all__ = ["large_payload", "opened", "patiently", "produce", "queue_of"]
+__all__ = ["large_payload", "opened", "patiently", "produce", "queue_of", "small_payload"]
 
 T = TypeVar("T")
 OWN_IDS = 40
@@ -44,6 +44,10 @@ async def opened(brief: Brief, stop: asyncio.Event) -> AsyncHub | None:
 async def queue_of(hub: AsyncHub, name: str, stop: asyncio.Event) -> AsyncQueue:
     """A queue that is there, as soon as the store answers."""
     return await patiently(lambda: hub.queue(name, create=False), stop)
+
+
+def small_payload(uid: str, rng: random.Random) -> bytes:
+    return f"{uid}:{'x' * rng.randrange(60)}".encode()
 
 
 def large_payload(uid: str, size: int) -> bytes:
@@ -97,7 +101,11 @@ class _Producer:
     async def _single(self, queue: AsyncQueue, *, group: str | None = None, delay: float = 0.0) -> None:
         uid = self._uid()
         await queue.enqueue(
-            self._payload(uid), correlation_id=uid, group=group, delay=delay, priority=self.rng.choice((0, 5, 5, 9))
+            small_payload(uid, self.rng),
+            correlation_id=uid,
+            group=group,
+            delay=delay,
+            priority=self.rng.choice((0, 5, 5, 9)),
         )
 
     async def _large(self) -> None:
@@ -110,14 +118,11 @@ class _Producer:
 
     def _batch(self, count: int) -> list[NewMessage]:
         uids = [self._uid() for _ in range(count)]
-        return [NewMessage(payload=self._payload(uid), correlation_id=uid) for uid in uids]
+        return [NewMessage(payload=small_payload(uid, self.rng), correlation_id=uid) for uid in uids]
 
     def _uid(self) -> str:
         self._made += 1
         return f"{self._brief.name}-{self._made}"
-
-    def _payload(self, uid: str) -> bytes:
-        return f"{uid}:{'x' * self.rng.randrange(60)}".encode()
 
     async def hold_back(self, stop: asyncio.Event) -> None:
         """Don't run away from the consumers: what piles up has to be drained in the end."""

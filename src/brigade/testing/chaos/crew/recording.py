@@ -20,7 +20,7 @@ from brigade.stores.opening import open_store
 from brigade.testing.chaos.journal import Journal, wall_ms
 from brigade.testing.sim import records as r
 
-__all__ = ["RecordingStore", "record_everything", "token_of"]
+__all__ = ["CALLS", "RecordingStore", "delivered", "put_off", "record_everything", "returned", "token_of", "told"]
 
 FIRST = 1
 """The begin of a claim that nobody has seen: before everything else."""
@@ -33,6 +33,41 @@ def token_of(message: Message) -> str:
     """The token as the store's account has it; in a bucket it stands before the message's place."""
     token = message.lease.token
     return token.rpartition(".")[0] or token
+
+
+def returned(queue: str, uid: str, receipt: Receipt) -> r.Returned:
+    """An enqueue that was answered."""
+    return r.Returned(at=wall_ms(), queue=queue, uid=uid, ref=receipt.ref, duplicate=receipt.duplicate)
+
+
+def delivered(message: Message) -> r.Delivered:
+    """A message in somebody's hands."""
+    return r.Delivered(
+        at=wall_ms(),
+        queue=message.queue,
+        ref=message.ref,
+        uid=message.correlation_id,
+        token=token_of(message),
+        version=message.lease.version,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        payload=message.body or b"",
+        own_id=message.id if message.id.startswith("own-") else None,
+        group=message.group,
+        priority=message.priority,
+        since=0,
+    )
+
+
+def told(message: Message, kind: str, answer: str) -> r.Told:
+    """How a settlement was answered."""
+    return r.Told(at=wall_ms(), queue=message.queue, ref=message.ref, token=token_of(message), kind=kind, answer=answer)
+
+
+def put_off(clock: Clock, skew: int) -> None:
+    """Make a clock wrong by so many milliseconds, where it is this process's own."""
+    if isinstance(clock, SystemClock):
+        clock.offset_ms += skew
 
 
 def record_everything(journal: Journal, number: int, skew: int) -> None:
@@ -73,9 +108,7 @@ class RecordingStore:
 
     async def open(self) -> None:
         await self._inner.open()
-        clock = self._inner.clock
-        if self._skew and isinstance(clock, SystemClock):
-            clock.offset_ms += self._skew
+        put_off(self._inner.clock, self._skew)
 
     async def enqueue(self, queue: str, messages: Sequence[Outgoing]) -> list[Receipt]:
         call, begun = next(self._calls), time.monotonic_ns()
@@ -102,11 +135,8 @@ class RecordingStore:
         except BrigadeError as error:
             self._raised("enqueue", queue, error)
             raise
-        told = [
-            r.Returned(at=wall_ms(), queue=queue, uid=uid, ref=receipt.ref, duplicate=receipt.duplicate)
-            for uid, receipt in zip(uids, receipts, strict=True)
-        ]
-        self._journal.write("enqueue returned", told, begun=begun)
+        known = [returned(queue, uid, receipt) for uid, receipt in zip(uids, receipts, strict=True)]
+        self._journal.write("enqueue returned", known, begun=begun)
         return receipts
 
     async def claim(
@@ -139,24 +169,7 @@ class RecordingStore:
         except BrigadeError as error:
             self._failed("load", grants[0].queue if grants else "", error)
             raise
-        held = [
-            r.Delivered(
-                at=wall_ms(),
-                queue=message.queue,
-                ref=message.ref,
-                uid=message.correlation_id,
-                token=token_of(message),
-                version=message.lease.version,
-                attempt=message.attempt,
-                max_attempts=message.max_attempts,
-                payload=message.body or b"",
-                own_id=message.id if message.id.startswith("own-") else None,
-                group=message.group,
-                priority=message.priority,
-                since=0,
-            )
-            for message in messages
-        ]
+        held = [delivered(message) for message in messages]
         if held:
             self._journal.write("claim", held, begun=begun)
         return messages
@@ -166,25 +179,22 @@ class RecordingStore:
         try:
             answers = await self._inner.settle(queue, settlements)
         except (StoreUnavailable, CancelledError):
-            self._told(queue, settlements, ["unknown"] * len(settlements), begun)
+            self._told(settlements, ["unknown"] * len(settlements), begun)
             raise
         except BrigadeError as error:
             self._raised("settle", queue, error)
             raise
         words = ["ok" if isinstance(one, Settled) else _word(one) for one in answers]
-        self._told(queue, settlements, words, begun)
+        self._told(settlements, words, begun)
         return answers
 
-    def _told(self, queue: str, settlements: Sequence[Settlement], words: Sequence[str], begun: int) -> None:
+    def _told(self, settlements: Sequence[Settlement], words: Sequence[str], begun: int) -> None:
         by_op: dict[str, list[r.Record]] = {}
         for settlement, word in zip(settlements, words, strict=True):
             kind = _kind(settlement)
-            message = settlement.message
-            by_op.setdefault(f"{kind} {word}", []).append(
-                r.Told(at=wall_ms(), queue=queue, ref=message.ref, token=token_of(message), kind=kind, answer=word)
-            )
-        for op, told in by_op.items():
-            self._journal.write(op, told, begun=begun)
+            by_op.setdefault(f"{kind} {word}", []).append(told(settlement.message, kind, word))
+        for op, answers in by_op.items():
+            self._journal.write(op, answers, begun=begun)
 
     def _failed(self, what: str, queue: str, error: BrigadeError) -> None:
         if isinstance(error, StoreUnavailable | QueuePaused):
