@@ -23,6 +23,7 @@ from brigade.stores.postgres.steps import Ask, Copy
 from brigade.stores.postgres.store import PostgresStore
 from brigade.testing.conformance.harness import claim_all, claim_one, drain, eventually, values
 from brigade.testing.servers.postgres import PostgresServer, programs
+from leftovers import whole_lines
 from postgres_server import database, postgres, postgres_url
 
 __all__ = ["database", "postgres", "postgres_url"]
@@ -307,7 +308,7 @@ class Running:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        self.lines.extend(line.rstrip("\n") for line in iter(self.process.stdout.readline, ""))
+        self.lines.extend(whole_lines(self.process.stdout))
 
     def end(self, how: signal.Signals | None = None) -> int:
         if how is not None:

@@ -29,6 +29,7 @@ from brigade.stores.opening import parse_url
 from brigade.testing.conformance.harness import claim_one, eventually, values
 from brigade.testing.servers.fixtures import seaweedfs_server
 from brigade.testing.servers.s3 import s3_url
+from leftovers import whole_lines
 
 __all__ = ["seaweedfs_server"]
 
@@ -84,11 +85,8 @@ class Running:
         self._reader.start()
 
     def _read(self) -> None:
-        """Whole lines: one that a kill cut short says nothing."""
         assert self.process.stdout is not None
-        for line in iter(self.process.stdout.readline, ""):
-            if line.endswith("\n"):
-                self.lines.append(line.rstrip("\n"))
+        self.lines.extend(whole_lines(self.process.stdout))
 
     def end(self, how: signal.Signals | None = None) -> str:
         """Wait for the end, after sending a signal if one is given; returns what it wrote to stderr."""

@@ -127,7 +127,7 @@ def test_a_job_that_fails_leaves_nothing_behind(spark: SparkSession, local: str,
     def last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while len(list(staged.glob("bulk/*"))) < 2:
             time.sleep(0.05)
-        time.sleep(1)
+        time.sleep(8)  # What they have staged is there, but Spark has yet to hear of it.
         yield from batches
 
     late = spark.range(100, 40_000, 1, 1).mapInArrow(last, "id long")

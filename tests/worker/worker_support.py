@@ -19,6 +19,7 @@ import pytest
 
 from brigade import Backoff, Event, Failure, Queue, QueuePolicy
 from brigade.stores.bucket.store import BucketStore
+from leftovers import whole_lines
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -70,7 +71,7 @@ class Running:
 
     @staticmethod
     def _read(stream: Any, into: list[str]) -> None:
-        into.extend(line.rstrip("\n") for line in iter(stream.readline, ""))
+        into.extend(whole_lines(stream))
 
     @property
     def pid(self) -> int:

@@ -205,8 +205,10 @@ class Proxy:
                 self.counts[request.kind] += 1
                 if not await self._answer(request, upstream, writer):
                     return
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (OSError, asyncio.IncompleteReadError):
             return
+        except asyncio.CancelledError:
+            writer.transport.abort()
         finally:
             self._tasks.discard(task)
             upstream.close()
@@ -242,9 +244,11 @@ class Proxy:
     async def _later(self, request: Request, seconds: float) -> None:
         await asyncio.sleep(seconds)
         upstream = _Upstream(self.upstream)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self._forward(request, upstream)
-        upstream.close()
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await self._forward(request, upstream)
+        finally:
+            upstream.close()
 
     async def _forward(self, request: Request, upstream: _Upstream) -> bytes:
         if request.kind not in WRITES or self.tell is None:
@@ -294,8 +298,9 @@ class _Upstream:
         return start + await _read_body(self._reader, start, request.method)
 
     def close(self) -> None:
+        """At once: a request that was not sent to its end is given up."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.transport.abort()
         self._reader = self._writer = None
 
 
