@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,23 @@ class TestClosing:
             loop.close()
             for one in done:
                 assert isinstance(one.exception(60), StoreUnavailable)
+
+    def test_what_is_left_of_a_call_ends_with_the_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = HubLoop()
+        monkeypatch.setattr(loop, "take", lambda: True)
+        monkeypatch.setattr(loop, "give_back", loop.close)
+        left: list[Coroutine[Any, Any, list[str]]] = []
+
+        async def rest() -> list[str]:
+            return []
+
+        def begin(calls: Sequence[str]) -> Coroutine[Any, Any, list[str]]:
+            left.append(rest())
+            return left[0]
+
+        with pytest.raises(StoreUnavailable):
+            Together(loop, begin).make("a")
+        assert inspect.getcoroutinestate(left[0]) == inspect.CORO_CLOSED
 
 
 CREW = """

@@ -94,11 +94,19 @@ class Together(Generic[C]):
             finally:
                 self._loop.give_back()
             if type(done) is CoroutineType:
-                self._loop.call_soon_threadsafe(self._begin, asks, cast("Coroutine[Any, Any, Outcomes]", done))
+                self._go_on(asks, cast("Coroutine[Any, Any, Outcomes]", done))
                 return
         except BaseException as error:
             done = [StoreUnavailable(CLOSED) if self._loop.is_closed() else error] * len(asks)
         self._tell(asks, cast(Outcomes, done))
+
+    def _go_on(self, asks: list[_Ask[C]], work: Coroutine[Any, Any, Outcomes]) -> None:
+        """Leave what has to be waited for to the loop."""
+        try:
+            self._loop.call_soon_threadsafe(self._begin, asks, work)
+        except RuntimeError:
+            work.close()
+            raise
 
     def _there(self, asks: list[_Ask[C]]) -> None:
         """On the loop."""
