@@ -211,9 +211,7 @@ def test_the_command_shows_progress_at_a_terminal() -> None:
     ours, theirs = pty.openpty()
     command = [
         Path(sys.executable).parent / "brigade-explore",
-        "two-claim",
-        "--most",
-        "1000000",
+        "takeover",
         "--jobs",
         "1",
         "--json",
@@ -221,13 +219,13 @@ def test_the_command_shows_progress_at_a_terminal() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True) as process:
         os.close(theirs)
         shown = b""
-        while b"two-claim " not in shown:
+        while b"takeover " not in shown:
             shown += os.read(ours, 65536)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.stdout is not None
         assert process.stdout.read() == b""
     os.close(ours)
-    assert b"0 of 1 casts done; states so far: two-claim " in shown
+    assert b"0 of 1 casts done; states so far: takeover " in shown
 
 
 def test_the_command_can_tell_everything_apart(capfd: pytest.CaptureFixture[str]) -> None:
