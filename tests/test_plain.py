@@ -30,12 +30,15 @@ times = st.integers(min_value=0, max_value=10**12)
 
 
 @pytest.fixture(params=["memory", "file", "sqlite"])
-def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[brigade.Hub, None, None]:
+def hub(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[brigade.Hub, None, None]:
     url = {"memory": "memory://", "file": f"file://{tmp_path}/jobs", "sqlite": f"sqlite://{tmp_path}/jobs.db"}
     with brigade.connect(url[request.param]) as hub:
         bucket = hub.queue("tasks").asynchronous.hub.store
         assert isinstance(bucket, BucketStore)
-        bucket.blobs.listing_ttl = 60.0  # However slow the machine is: what was listed is not old.
+        # However slow the machine is: what was listed is not old.
+        monkeypatch.setattr(type(bucket.blobs), "listing_ttl", 60.0)
         yield hub
 
 

@@ -13,7 +13,7 @@ from brigade.checks import seconds
 from brigade.model import Message
 from brigade.names import check_owner
 from brigade.stores import Outgoing
-from brigade.stores.prompt import PlainAck, PlainCall, PlainClaim, PlainEnqueue
+from brigade.stores.prompt import PlainAck, PlainCall, PlainClaim, PlainEnqueue, PlainNext
 from brigade.tracing import NO_TRACER
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PlainCalls:
         return PlainAck(self._queue.name, message)
 
 
-def make_one(hub: AsyncHub, call: PlainCall) -> Any:
+def make_one(hub: AsyncHub, call: PlainCall | PlainNext) -> Any:
     """Make a call: what it returns, None, or a coroutine."""
     prompt = hub.prompt
     if prompt is None:
@@ -54,6 +54,8 @@ def make_one(hub: AsyncHub, call: PlainCall) -> Any:
         return prompt.enqueue_now(call.queue, call.message)
     if isinstance(call, PlainClaim):
         return prompt.claim_now(call.queue, call.owner, call.visibility)
+    if isinstance(call, PlainNext):
+        return prompt.next_now(call.claim.queue, call.message, call.claim.owner, call.claim.visibility)
     return prompt.ack_now(call.queue, call.message)
 
 

@@ -152,15 +152,25 @@ class AsyncQueue:
         return store
 
     async def claim(
-        self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0.0,
+        owner: str | None = None,
+        visibility: float | None = None,
+        ack: Message | None = None,
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none.
 
-        Raises QueuePaused if nothing was handed out because the queue is paused.
+        With `ack` that message is acked before anything is claimed. Raises StaleLease, and claims nothing, where its
+        lease was lost; QueuePaused if nothing was handed out because the queue is paused.
         """
         holder = self._hub.owner if owner is None else check_owner(owner)
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         check_limit(limit, MOST_CLAIMED)
+        seconds(wait, "wait")
+        if ack is not None:
+            await self.ack(ack)
         deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
         while True:
             left = max(0.0, deadline - self._hub.clock.monotonic())

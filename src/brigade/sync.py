@@ -25,7 +25,7 @@ from brigade.payload import NewMessage, outgoing
 from brigade.plaincalls import PlainCalls, make_all, make_one
 from brigade.policy import MAX_SECONDS, QueuePolicy
 from brigade.queue import AsyncQueue, AsyncReader, AsyncState, Result, give_back
-from brigade.stores.prompt import PlainCall
+from brigade.stores.prompt import PlainCall, PlainClaim, PlainNext
 from brigade.together import Together
 from brigade.tracing import Tracer
 
@@ -110,6 +110,13 @@ class Hub:
             if type(done) is CoroutineType:
                 done = self._carried_out(cast("Coroutine[Any, Any, T]", done), undo, here=False)
         return self._carried_out(general(), undo, here=ours) if done is None else done
+
+    def alone(self, call: PlainNext, undo: Callable[[list[Message]], None]) -> list[Message] | None:
+        """What a call comes to that this thread makes by itself; None where it can't."""
+        loop = self._loop
+        if loop is None or not self._prompt or not self._async.events.quiet:
+            return None
+        return at_once(loop, partial(make_one, self._async, call), undo)[1]
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""
@@ -327,18 +334,40 @@ class Queue:
         )
 
     def claim(
-        self, limit: int = 1, *, wait: float = 0.0, owner: str | None = None, visibility: float | None = None
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0.0,
+        owner: str | None = None,
+        visibility: float | None = None,
+        ack: Message | None = None,
     ) -> list[Message]:
-        """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none."""
-        claiming = partial(self._async.claim, limit, wait=wait, owner=owner, visibility=visibility)
+        """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none.
+
+        With `ack` that message is acked before anything is claimed, or in the same write: a loop that takes one
+        message after the other makes one call for each. Raises StaleLease, and holds nothing, where the lease of that
+        message was lost.
+        """
         undo = partial(give_back, self._async)
+        claiming = partial(self._async.claim, limit, wait=wait, owner=owner, visibility=visibility)
         if type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS:
-            messages = self._hub.plainly(self._plain.claim(owner, visibility), claiming, undo)
+            plain = self._plain.claim(owner, visibility)
+            messages = None if ack is None else self._ack_before(ack, plain, undo)
+            messages = messages or self._hub.plainly(plain, claiming, undo)
         else:
-            messages = self._hub.quick(claiming(), undo)
+            messages = self._hub.quick(claiming(ack=ack), undo)
         for message in messages:
             force_setattr(message, "opener", self.reader)
         return messages
+
+    def _ack_before(self, message: Message, claim: PlainClaim, undo: Callable[[list[Message]], None]) -> list[Message]:
+        """Ack a message. What could be claimed with the same write, if anything."""
+        messages: list[Message] | None = None
+        if isinstance(cast(object, message), Message):
+            messages = self._hub.alone(PlainNext(message, claim), undo)
+        if messages is None:
+            self.ack(message)
+        return messages or []
 
     def reader(self, message: Message) -> io.BufferedReader:
         """A payload as a binary file. `message.open()` is the same."""

@@ -10,7 +10,7 @@ import msgspec
 from brigade.model import Message, Receipt
 from brigade.stores import Outgoing
 
-__all__ = ["PlainAck", "PlainCall", "PlainClaim", "PlainEnqueue", "PromptStore"]
+__all__ = ["PlainAck", "PlainCall", "PlainClaim", "PlainEnqueue", "PlainNext", "PromptStore"]
 
 
 class PlainEnqueue(msgspec.Struct, frozen=True):
@@ -33,6 +33,13 @@ class PlainAck(msgspec.Struct, frozen=True):
 
     queue: str
     message: Message
+
+
+class PlainNext(msgspec.Struct, frozen=True):
+    """Ack one message, and claim another."""
+
+    message: Message
+    claim: PlainClaim
 
 
 PlainCall = PlainEnqueue | PlainClaim | PlainAck
@@ -58,6 +65,15 @@ class PromptStore(Protocol):
 
     def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
         """True; raises StaleLease."""
+        ...
+
+    def next_now(
+        self, queue: str, message: Message, owner: str, visibility: float
+    ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        """Ack a message and claim another, in one write. An empty list: it was acked, and the claim is still to make.
+
+        Raises StaleLease, and then holds nothing.
+        """
         ...
 
     def together_now(self, calls: Sequence[PlainCall]) -> list[Any] | Coroutine[Any, Any, list[Any]]:

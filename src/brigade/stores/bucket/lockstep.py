@@ -8,7 +8,7 @@ from typing import Any
 from brigade.blobs import Gathering
 from brigade.stores.bucket.steps import Parallel, Proto, Sleep, Step
 
-__all__ = ["in_lockstep"]
+__all__ = ["in_lockstep", "resumed"]
 
 
 def in_lockstep(parallel: Parallel, blobs: Gathering) -> list[Any] | Parallel:
@@ -125,7 +125,7 @@ class _Strand:
         """What is left of it, as a generator that has not begun."""
         if self.ended:
             return _over(self.result, self.error)
-        return _from(self._proto, self.left() if self._children else self.step)
+        return resumed(self._proto, self.left() if self._children else self.step)
 
 
 def _over(result: Any, error: Exception | None) -> Proto[Any]:
@@ -135,8 +135,8 @@ def _over(result: Any, error: Exception | None) -> Proto[Any]:
     return result
 
 
-def _from(proto: Proto[Any], step: Step) -> Proto[Any]:
-    """A generator that was run up to that step."""
+def resumed(proto: Proto[Any], step: Step) -> Proto[Any]:
+    """A generator that was run up to that step, as one that has not begun."""
     while True:
         try:
             answer = yield step

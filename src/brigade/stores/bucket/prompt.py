@@ -59,15 +59,22 @@ class BucketPrompt(BucketClaiming):
         return await self.load([done]) if isinstance(done, Grant) else done
 
     def ack_now(self, queue: str, message: Message) -> bool | Coroutine[Any, Any, bool | None] | None:
+        acking = self._plain_ack(queue, message)
+        if acking is None:
+            return None
+        held, proto = acking
+        done = self.run_now(proto)
+        if isinstance(done, Unfinished):
+            return self._acked_later(held, done)
+        return self._acked(held, done)
+
+    def _plain_ack(self, queue: str, message: Message) -> tuple[HeldQueue, Proto[Answers | None]] | None:
+        """What acks a message that is the first of its segment, while nobody else settles anything."""
         held, found = self._queues.get(queue), parse_message_ref(message.ref)
         token, _, number = message.lease.token.rpartition(".")
         if held is None or self._closed or held.settles or found is None or found[1] or number != "0":
             return None
-        change = Change("ack", [0], token, message.lease.version)
-        done = self.run_now(ack_one(self.env, held.view, found[0], change))
-        if isinstance(done, Unfinished):
-            return self._acked_later(held, done)
-        return self._acked(held, done)
+        return held, ack_one(self.env, held.view, found[0], Change("ack", [0], token, message.lease.version))
 
     async def _acked_later(self, held: HeldQueue, rest: Unfinished[Answers | None]) -> bool | None:
         return self._acked(held, await self.finish(rest))

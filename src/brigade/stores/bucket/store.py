@@ -30,11 +30,10 @@ from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import claim, claim_places
 from brigade.stores.bucket.convert import again_with, entry_of, messages_of
 from brigade.stores.bucket.incoming import take_in
-from brigade.stores.bucket.joint import BucketJoint
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.load import load
+from brigade.stores.bucket.pairs import BucketPairs
 from brigade.stores.bucket.ports import BucketPorts
-from brigade.stores.bucket.prompt import BucketPrompt
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
 
 __all__ = ["BucketStore"]
@@ -45,7 +44,7 @@ SAFETY_POLL = 30.0
 CHOSEN_FOR = 120.0
 
 
-class BucketStore(BucketPorts, BucketPrompt, BucketJoint):
+class BucketStore(BucketPorts, BucketPairs):
     """Queues in a bucket. One instance belongs to one event loop."""
 
     async def open_queue(self, name: str, policy: QueuePolicy | None, *, replace: bool, create: bool) -> QueuePolicy:

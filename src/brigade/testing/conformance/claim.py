@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
-from brigade import Message, QueuePolicy, State
+from brigade import ConfigError, Message, QueuePolicy, StaleLease, State
 from brigade.model import Grant
 from brigade.testing.conformance.harness import (
     PATIENCE,
+    SHORT,
     Harness,
     claim_all,
     claim_one,
@@ -110,6 +112,48 @@ async def test_several_workers_share_one_batch(harness: Harness) -> None:
     for worker, share in zip(workers, taken, strict=True):
         await worker.ack_many(share)
     assert await queue.claim(9) == []
+
+
+async def test_a_claim_may_ack_the_message_before(harness: Harness) -> None:
+    """[G3] One call for each message: what it acks is over, and what it claims is another one."""
+    for strict in (False, True):
+        queue = await harness.queue(QueuePolicy(ordering_guarantee=strict))
+        await queue.enqueue("a")
+        await queue.enqueue_many(["b", "c"])
+        held: Message | None = None
+        for wanted in ("a", "b", "c"):
+            before = held
+            (held,) = await queue.claim(wait=PATIENCE, ack=before)
+            assert held.data == wanted
+            assert before is None or (await queue.get(before.id)).state is State.SUCCEEDED
+        assert await queue.claim(ack=held) == []
+        assert (await queue.stats()).succeeded == 3
+
+
+async def test_who_may_not_ack_claims_nothing(harness: Harness) -> None:
+    """[G2] A lease that was lost is told, and nothing else is held or counted."""
+    queue = await harness.queue()
+    await queue.enqueue("a")
+    late = await claim_one(queue, visibility=SHORT)
+    current = await claim_one(await harness.elsewhere(queue), visibility=60)
+    await queue.enqueue("b")
+    with pytest.raises(StaleLease):
+        await queue.claim(ack=late)
+    (other,) = await queue.claim(wait=PATIENCE, ack=current)
+    assert (other.data, other.attempt) == ("b", 1)
+
+
+async def test_a_claim_that_is_refused_acks_nothing(harness: Harness) -> None:
+    queue = await harness.queue()
+    await queue.enqueue("a")
+    message = await claim_one(queue, visibility=60)
+    for options in ({"limit": 0}, {"wait": -1}, {"visibility": 0}, {"owner": ""}):
+        with pytest.raises(ConfigError):
+            await queue.claim(**options, ack=message)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="claimed Message"):
+        await queue.claim(ack="a")  # pyright: ignore[reportArgumentType]
+    assert (await queue.get(message.id)).state is State.IN_FLIGHT
+    assert await queue.claim(ack=message) == []
 
 
 async def test_a_waiting_claim_returns_when_a_message_arrives(harness: Harness) -> None:

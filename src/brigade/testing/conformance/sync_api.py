@@ -101,6 +101,26 @@ def test_sync_enqueue_many_and_ack_many(harness: Harness) -> None:
     assert queue.ack_many(messages) == [State.SUCCEEDED] * 3
 
 
+def test_sync_claims_that_ack_the_message_before(harness: Harness) -> None:
+    queue = sync_queue(harness)
+    for number in range(20):
+        queue.enqueue(number)
+    queue.enqueue_many(range(20, 30))
+    held: Message | None = None
+    seen: list[int] = []
+    for _ in range(30):
+        (held,) = queue.claim(wait=PATIENCE, ack=held)
+        seen.append(held.data)
+        assert held.attempt == 1
+    assert sorted(seen) == list(range(30))
+    assert queue.claim(5, ack=held) == []
+    assert queue.stats().succeeded == 30
+    with pytest.raises(StaleLease):
+        queue.claim(ack=held)
+    with pytest.raises(ConfigError, match="claimed Message"):
+        queue.claim(ack=7)  # pyright: ignore[reportArgumentType]
+
+
 def test_sync_nack_extend_release_and_settle(harness: Harness) -> None:
     queue = sync_queue(harness, at_once())
     queue.enqueue("x")
