@@ -340,6 +340,35 @@ async def test_any_text_is_a_key(blobs: SqliteBlobs) -> None:
         await blobs.perform(Create("q/\ud800", b"x"))
 
 
+async def test_a_listing_is_good_for_longer_while_nobody_else_writes(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not, as soon as somebody was seen to, or when the last look is a while ago."""
+    now = time.time_ns()
+
+    def tick() -> int:
+        nonlocal now
+        now += 1000
+        return now
+
+    async def write(blobs: SqliteBlobs, after: float) -> None:
+        nonlocal now
+        now += int(after * 1e9)
+        await blobs.perform(Create(f"q/{now}", b"x"))
+
+    monkeypatch.setattr(sqlite_writer, "wall_ns", tick)
+    blobs, other = SqliteBlobs(path, watch=False), SqliteBlobs(path, watch=False)
+    found: list[float] = []
+    for writer, after in ((blobs, 0), (blobs, 0.2), (other, 0.001), (blobs, 0.011), (blobs, 0.05), (blobs, 0.1)):
+        await write(writer, after)
+        found.append(blobs.listing_ttl)
+    assert found == [0.1, 1.0, 1.0, 0.1, 0.1, 1.0]
+    now += 50_000_000
+    assert blobs.listing_ttl == 0.1
+    await blobs.close()
+    await other.close()
+
+
 class TestSharedCommits:
     async def test_writes_that_come_together_share_a_transaction(self, path: str) -> None:
         blobs = SqliteBlobs(path, watch=False)

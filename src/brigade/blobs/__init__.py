@@ -141,8 +141,10 @@ class Page(msgspec.Struct, frozen=True):
 class Blobs(Protocol):
     """What a kind of storage implements. `perform` may be called from the loop at any time."""
 
-    listing_ttl: float
-    """For how many seconds a claimer may work from one listing before it lists again."""
+    @property
+    def listing_ttl(self) -> float:
+        """For how many seconds a claimer may work from one listing before it lists again."""
+        ...
 
     poll_interval: float
     """Seconds between looks of a waiting claimer, when nothing wakes it."""

@@ -42,7 +42,6 @@ _NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in (Get, Create,
 class SqliteBlobs(Gathering):
     """A database file as a bucket."""
 
-    listing_ttl = 0.1
     poll_interval = 6.0
     patience = 0.0
 
@@ -65,6 +64,11 @@ class SqliteBlobs(Gathering):
     async def open(self, clock: Clock) -> None:
         """The database is there since this object was made; this machine's clock is the store's."""
         self._loop_thread = threading.get_ident()
+
+    @property
+    def listing_ttl(self) -> float:
+        """Longer while nobody else writes: then what there is was written here."""
+        return 1.0 if self._writer.undisturbed() else 0.1
 
     def try_now(self, op: Op) -> object:
         """Reads, which touch the page cache alone, and writes where nobody minds how long the disk takes.

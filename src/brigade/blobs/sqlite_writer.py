@@ -38,7 +38,9 @@ LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
 PAUSE, PAUSES = 0.0003, 15
 """Seconds between two tries to write while another process does, and how many there are: a commit takes as long."""
 CHECKED_FOR = 10_000_000
-"""Nanoseconds for which a file that had its name is taken to have it still."""
+"""Nanoseconds for which a file that had its name is taken to have it still, and to be written by nobody else."""
+QUIET_AFTER = 100_000_000
+"""Nanoseconds without a write of anybody else, after which none is expected soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,15 @@ class Swept:
 
 
 _LATEST = "SELECT max(ifnull((SELECT max(id) FROM objects), 0), ifnull((SELECT max(id) FROM changes), 0))"
-_CREATE = (
-    "INSERT INTO objects SELECT ?1, ?2, ?1, ?3, NULL, ?4 "
-    "WHERE ?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0) "
-    "ON CONFLICT (key) DO NOTHING"
+_CREATE = "INSERT INTO objects VALUES (?1, ?2, ?1, ?3, NULL, ?4) ON CONFLICT (key) DO NOTHING"
+_SWAP = "UPDATE objects SET etag = ?1, size = ?2, stream = NULL, body = ?3 WHERE key = ?4 AND etag = ?5"
+_IF_LATEST = "?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0)"
+_CREATE_IF_LATEST = (
+    f"INSERT INTO objects SELECT ?1, ?2, ?1, ?3, NULL, ?4 WHERE {_IF_LATEST} ON CONFLICT (key) DO NOTHING"
 )
-_SWAP = (
-    "UPDATE objects SET etag = ?1, size = ?2, stream = NULL, body = ?3 WHERE key = ?4 AND etag = ?5 "
-    "AND ?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0)"
-)
+_SWAP_IF_LATEST = f"{_SWAP} AND {_IF_LATEST}"
+DELETED_AT_ONCE = 64
+_DELETE = f"DELETE FROM objects WHERE key IN ({', '.join('?' * DELETED_AT_ONCE)})"  # noqa: S608
 
 Write = Create | Swap | Delete | DeleteIf | Copy | Piece | Seal | Swept
 Waiting = tuple[Write, asyncio.AbstractEventLoop, "asyncio.Future[object]"]
@@ -104,6 +106,8 @@ class Writer:
             self._untidy = is_untidy(self._connection)
         self._file = _identity(path)
         self._checked = 0
+        self._version = 0
+        self._disturbed = wall_ns()
 
     async def submit(self, op: Write) -> object:
         """The operation's answer, once its transaction is durable."""
@@ -136,7 +140,7 @@ class Writer:
         return nothing if answers is NotImplemented else answers
 
     def _try(self, work: Callable[[], Any], waiting: bool) -> Any:
-        if not self.lock.acquire(False):
+        if not (self.lock.acquire(timeout=PAUSE * PAUSES) if waiting else self.lock.acquire(False)):
             return NotImplemented
         try:
             for _ in range(PAUSES if waiting else 1):
@@ -286,7 +290,7 @@ class Writer:
         connection = self._connection or self._connected()
         self._check_file(new)
         try:
-            answer = self._put(connection, op, new)
+            answer = self._put(connection, op, new, _CREATE_IF_LATEST, _SWAP_IF_LATEST)
         except sqlite3.Error as error:
             if not outcome_unknown(error):
                 raise
@@ -297,13 +301,15 @@ class Writer:
         self.commits += 1
         return answer
 
-    def _put(self, connection: sqlite3.Connection, op: Create | Swap, new: int) -> object:
-        """Write an object under a number that is greater than all before; CONFLICT where it isn't, too."""
+    def _put(
+        self, connection: sqlite3.Connection, op: Create | Swap, new: int, create: str = _CREATE, swap: str = _SWAP
+    ) -> object:
+        """Write an object under a number that is greater than all before."""
         self._written += len(op.body) + 2 * PAGE
         if isinstance(op, Create):
-            done = connection.execute(_CREATE, (new, op.key, len(op.body), op.body))
+            done = connection.execute(create, (new, op.key, len(op.body), op.body))
         else:
-            done = connection.execute(_SWAP, (new, len(op.body), op.body, op.key, _number_of(op.etag)))
+            done = connection.execute(swap, (new, len(op.body), op.body, op.key, _number_of(op.etag)))
         return etag_of(new) if done.rowcount else CONFLICT
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
@@ -321,7 +327,9 @@ class Writer:
                 return self._put(connection, op, self._new_number(connection))
             case Delete(keys):
                 self._written += len(keys) * PAGE
-                connection.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
+                for start in range(0, len(keys), DELETED_AT_ONCE):
+                    some = keys[start : start + DELETED_AT_ONCE]
+                    connection.execute(_DELETE, (*some, *some[-1:] * (DELETED_AT_ONCE - len(some))))
                 self._untidy = is_untidy(connection)
                 return None
             case DeleteIf(key, etag):
@@ -400,14 +408,25 @@ class Writer:
         return self._connection
 
     def _check_file(self, now: int) -> None:
-        """What is written to a file that has no name any more is lost with the process, like all that was in it."""
+        """What is written to a file that has no name any more is lost with the process, like all that was in it.
+
+        And see whether others write to it.
+        """
         if 0 <= now - self._checked < CHECKED_FOR:
             return
         if _identity(self._path) != self._file:
             raise StoreUnavailable(
                 f"{self._path!r} was removed or replaced while it was open; nothing was written, connect again"
             )
+        ((version,),) = self._connected().execute("PRAGMA data_version").fetchall()
+        if version != self._version:
+            self._version, self._disturbed = version, now
         self._checked = now
+
+    def undisturbed(self) -> bool:
+        """Whether all that was written lately was written here, as far as was seen only a moment ago."""
+        now = wall_ns()
+        return 0 <= now - self._checked < 2 * CHECKED_FOR and now - self._disturbed > QUIET_AFTER
 
     def _due(self) -> bool:
         return self._untidy or self._written >= self._tend_at

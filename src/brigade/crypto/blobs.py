@@ -46,10 +46,13 @@ class SealedBlobs:
     def __init__(self, inner: Blobs, vault: Vault) -> None:
         self._inner = inner
         self._vault = vault
-        self.listing_ttl = inner.listing_ttl
         self.poll_interval = inner.poll_interval
         self.patience = inner.patience
         self.immediate = self.prompt = inner.immediate
+
+    @property
+    def listing_ttl(self) -> float:
+        return self._inner.listing_ttl
 
     @property
     def inner(self) -> Blobs:
@@ -59,7 +62,7 @@ class SealedBlobs:
     async def open(self, clock: Clock) -> None:
         self._vault.unlock()
         await self._inner.open(clock)
-        self.listing_ttl, self.poll_interval = self._inner.listing_ttl, self._inner.poll_interval
+        self.poll_interval = self._inner.poll_interval
         self.patience = self._inner.patience
         self.immediate = self.prompt = self._inner.immediate
 
