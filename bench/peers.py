@@ -1,7 +1,8 @@
 """Other queues that live on a local disk, in the same run: one process, 200 bytes a message.
 
 One message a call, by one caller and by several threads at once, each with a line of its own where the queue wants
-that; and by one caller in hundreds, where the queue has a call for that.
+that; by one caller in hundreds, and with the ack of a message in the call that claims the next one, where the queue has
+calls for that; and by one caller out of a long line.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ class Line(Protocol):
 
 
 @runtime_checkable
-class BatchLine(Line, Protocol):
-    """A queue that has calls for many messages."""
+class RichLine(Line, Protocol):
+    """A queue that has calls for many messages, and one that acks a message and claims the next."""
 
     def put_many(self) -> object: ...
 
     def take_many(self) -> object: ...
+
+    def take_next(self) -> object: ...
 
 
 Lines = Callable[[], Line]
@@ -46,6 +49,8 @@ Lines = Callable[[], Line]
 
 THREADS = 16
 BATCH = 100
+LONG = 10_000
+"""Messages in a long line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class PeerResult:
     consume_threads: float
     enqueue_many: float | None
     consume_many: float | None
+    consume_next: float | None
+    consume_long: float
 
 
 class _Pair:
@@ -91,6 +98,7 @@ class _Ours(_Pair):
     def __init__(self, queue: brigade.Queue) -> None:
         super().__init__(lambda: queue.enqueue(MESSAGE), self._take)
         self._queue = queue
+        self._held: brigade.Message | None = None
 
     def _take(self) -> None:
         self._queue.ack(self._claimed(1)[0])
@@ -101,9 +109,13 @@ class _Ours(_Pair):
     def take_many(self) -> None:
         self._queue.ack_many(self._claimed(BATCH))
 
-    def _claimed(self, count: int) -> list[brigade.Message]:
-        while not (messages := self._queue.claim(count)):
-            pass
+    def take_next(self) -> None:
+        (self._held,) = self._claimed(1, self._held)
+
+    def _claimed(self, count: int, ack: brigade.Message | None = None) -> list[brigade.Message]:
+        messages = self._queue.claim(count, ack=ack)
+        while not messages:
+            messages = self._queue.claim(count)
         return messages
 
 
@@ -205,8 +217,9 @@ def runs(total: int) -> int:
 def run_peers(ground: Ground) -> list[PeerResult]:
     """All that are installed, in turn, three times over."""
     present = [peer for peer in PEERS if _version(peer.package) is not None]
-    rates: dict[Peer, list[list[float]]] = {peer: [] for peer in present}
+    rates: dict[Peer, list[list[float | None]]] = {peer: [] for peer in present}
     messages, batches = ground.messages(1_000), ground.messages(10_000, BATCH) // BATCH
+    long = ground.messages(LONG)
     for _ in range(ground.rounds):
         for peer in present:
             ground.tick(f"on disk beside others · {peer.name}, {peer.setting}")
@@ -214,9 +227,13 @@ def run_peers(ground: Ground) -> list[PeerResult]:
                 line = lines()
                 alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
                 threads = _in_threads(lines, messages)
-                many = (line.put_many, line.take_many) if isinstance(line, BatchLine) else ()
-                hundreds = [BATCH * batches / _timed(step, batches) for step in many]
-                rates[peer].append([*alone, *threads, *hundreds])
+                rich: list[float | None] = [None, None, None]
+                if isinstance(line, RichLine):
+                    many = [BATCH * batches / _timed(step, batches) for step in (line.put_many, line.take_many)]
+                    _timed(line.put, messages)
+                    rich = [*many, messages / _timed(line.take_next, messages)]
+                _timed(line.put, long)
+                rates[peer].append([*alone, *threads, *rich, messages / _timed(line.take, messages)])
     return [
         PeerResult(
             peer.name,
@@ -230,10 +247,9 @@ def run_peers(ground: Ground) -> list[PeerResult]:
     ]
 
 
-def _best(rounds: list[list[float]]) -> list[Any]:
-    """The best figure of each kind; None for hundreds where there are none."""
-    best: list[Any] = [max(found) for found in zip(*rounds, strict=True)]
-    return best + [None] * (6 - len(best))
+def _best(rounds: list[list[float | None]]) -> list[Any]:
+    """The best figure of each kind; None where there is no such call."""
+    return [max((one for one in found if one is not None), default=None) for found in zip(*rounds, strict=True)]
 
 
 def _timed(work: Callable[[], object], times: int) -> float:

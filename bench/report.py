@@ -21,7 +21,7 @@ from bench.chart import chart
 from bench.counts import PATTERNS, Requests
 from bench.http import CLIENTS, HttpRequests, HttpResult
 from bench.measure import STORES, Measurement
-from bench.peers import THREADS, PeerResult
+from bench.peers import LONG, THREADS, PeerResult
 from bench.postgres import PROCESSES, PostgresResult
 from bench.s3 import S3Result
 from bench.spark import SparkResult
@@ -174,7 +174,7 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
         ),
         (
             f"On a local disk, one process, 1 caller / {THREADS} threads / 1 caller in hundreds: messages a second",
-            ("queue", "durable", "how it writes", "enqueue", "claim + ack"),
+            ("queue", "durable", "how it writes", "enqueue", "claim + ack", "in one call", f"of {LONG:,}"),
             _peer_rows(report.peers),
         ),
         (
@@ -238,13 +238,19 @@ def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
             peer.setting,
             _three(peer.enqueue, peer.enqueue_threads, peer.enqueue_many),
             _three(peer.consume, peer.consume_threads, peer.consume_many) + ("" if peer.acks else " *"),
+            _or_none(peer.consume_next),
+            _or_none(peer.consume_long),
         )
         for peer in peers
     ]
 
 
 def _three(one: float, threads: float, many: float | None) -> str:
-    return f"{one:,.0f} / {threads:,.0f} / " + ("–" if many is None else f"{many:,.0f}")
+    return f"{one:,.0f} / {threads:,.0f} / {_or_none(many)}"
+
+
+def _or_none(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:,.0f}"
 
 
 def _postgres_rows(found: Sequence[PostgresResult]) -> Rows:

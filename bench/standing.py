@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.peers import THREADS
+from bench.peers import LONG, THREADS
 
 __all__ = ["Standing", "standings"]
 
@@ -75,6 +75,8 @@ def _disk(found: Found) -> list[Standing]:
             (["enqueue", "enqueue_many"], "enqueue, the best of each"),
             (["enqueue_threads"], f"enqueue, {THREADS} threads"),
             (["consume"], "claim + ack, one at a time"),
+            (["consume", "consume_next"], "claim + ack, one at a time, one call"),
+            (["consume_long"], f"claim + ack, {LONG:,} in line"),
             (["consume", "consume_many"], "claim + ack, the best of each"),
             (["consume_threads"], f"claim + ack, {THREADS} threads"),
         ):
