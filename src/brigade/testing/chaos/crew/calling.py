@@ -28,6 +28,9 @@ THREADS = 4
 BURST = 6
 """Messages that a thread enqueues without a pause, at most."""
 
+GO_ON = 0.5
+"""The share of acks that are made with the claim of the next message."""
+
 FORGET = 0.02
 """The share of messages that are claimed and never settled, where there are faults."""
 
@@ -65,7 +68,7 @@ class _Callers:
     def run(self) -> None:
         """What a thread raises that it should not ends them all."""
         with ThreadPoolExecutor(2 * THREADS) as pool:
-            parts = (self._enqueue_some, self._take_one) * THREADS
+            parts = (self._enqueue_some, self._take_some) * THREADS
             doing = [pool.submit(self._again, part, self._brief.seed * 100 + n) for n, part in enumerate(parts)]
             wait(doing, return_when=FIRST_EXCEPTION)
             self._over = True
@@ -99,27 +102,37 @@ class _Callers:
             raise
         self._journal.write("enqueue returned", [returned(name, uid, receipt)], begun=begun)
 
-    def _take_one(self, rng: random.Random) -> None:
+    def _take_some(self, rng: random.Random) -> None:
+        """One message, or several, each acked with the claim of the next."""
         begun = time.monotonic_ns()
         try:
             held = self._queue.claim()
         except StoreUnavailable:
             self._journal.write("claim failed", count=1)
             raise
-        for message in held:
+        pause = 0 if held else rng.uniform(0, 0.1)
+        while held:
+            (message,) = held
             self._journal.write("claim", [delivered(message)], begun=begun)
             if self._brief.faults and rng.random() < FORGET:
                 self._journal.write("forgotten", count=1)
-            else:
-                self._ack(message)
-        time.sleep(0 if held else rng.uniform(0, 0.1))
+                break
+            begun = time.monotonic_ns()
+            held = self._ack(message, goes_on=rng.random() < GO_ON)
+        time.sleep(pause)
 
-    def _ack(self, message: Message) -> None:
+    def _ack(self, message: Message, *, goes_on: bool) -> list[Message]:
+        """What was claimed with the ack, where it goes on."""
         begun, answer = time.monotonic_ns(), "unknown"
         try:
-            self._queue.ack(message)
+            if goes_on:
+                following = self._queue.claim(ack=message)
+            else:
+                following = list[Message]()
+                self._queue.ack(message)
             answer = "ok"
         except StaleLease:
-            answer = "stale"
+            answer, following = "stale", []
         finally:
             self._journal.write(f"ack {answer}", [told(message, "ack", answer)], begun=begun)
+        return following
