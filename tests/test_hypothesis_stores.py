@@ -67,6 +67,12 @@ class Clock:
         return self.moment * 1_000_000 + self._ticks
 
 
+class _Looking(SqliteBlobs):
+    """Has the same time for a listing whoever else writes."""
+
+    listing_ttl = 0.0
+
+
 class Side:
     """One of the two stores, as two processes see it."""
 
@@ -84,10 +90,10 @@ class Side:
         if self.name == "memory":
             blobs = MemoryBlobs(bucket=self._bucket)
         elif self.name == "sqlite":
-            blobs = SqliteBlobs(f"{self._folder}/store.db", fsync=False, watch=False)
+            blobs = _Looking(f"{self._folder}/store.db", fsync=False, watch=False)
         else:
             blobs = DiskBlobs(self._folder, fsync=False, watch=False)
-        blobs.listing_ttl = -1.0  # the clock stands still: no listing is ever new enough
+        blobs.listing_ttl = -1.0  # The clock stands still: no listing is ever new enough.
         self._seed += 1
         hub = AsyncHub("memory://")
         hub.owner = f"hub-{self._seed}"
