@@ -226,12 +226,13 @@ def run_peers(ground: Ground) -> list[PeerResult]:
             with peer.open(ground.directory()) as lines:
                 line = lines()
                 alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
-                threads = _in_threads(lines, messages)
                 rich: list[float | None] = [None, None, None]
                 if isinstance(line, RichLine):
-                    many = [BATCH * batches / _timed(step, batches) for step in (line.put_many, line.take_many)]
                     _timed(line.put, messages)
-                    rich = [*many, messages / _timed(line.take_next, messages)]
+                    rich[2] = messages / _timed(line.take_next, messages)
+                threads = _in_threads(lines, messages)
+                if isinstance(line, RichLine):
+                    rich[:2] = [BATCH * batches / _timed(step, batches) for step in (line.put_many, line.take_many)]
                 _timed(line.put, long)
                 rates[peer].append([*alone, *threads, *rich, messages / _timed(line.take, messages)])
     return [

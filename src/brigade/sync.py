@@ -113,8 +113,8 @@ class Hub:
 
     def alone(self, call: PlainNext, undo: Callable[[list[Message]], None]) -> list[Message] | None:
         """What a call comes to that this thread makes by itself; None where it can't."""
-        loop = self._loop
-        if loop is None or not self._prompt or not self._async.events.quiet:
+        loop, prompt = self._loop, self._async.prompt
+        if loop is None or prompt is None or not prompt.pairs or not self._prompt or not self._async.events.quiet:
             return None
         return at_once(loop, partial(make_one, self._async, call), undo)[1]
 

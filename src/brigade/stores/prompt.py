@@ -57,6 +57,11 @@ class PromptStore(Protocol):
         """Whether calls that are made together are less work than one after the other."""
         ...
 
+    @property
+    def pairs(self) -> bool:
+        """Whether `next_now` is less work than an ack and then a claim."""
+        ...
+
     def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None: ...
 
     def claim_now(

@@ -26,11 +26,14 @@ Both = tuple[Answers | BrigadeError | None, Won | BrigadeError]
 class BucketPairs(BucketPrompt, BucketJoint):
     """`next_now` of `PromptStore`."""
 
+    @property
+    def pairs(self) -> bool:
+        return self.gathers and not self._blobs.immediate
+
     def next_now(
         self, queue: str, message: Message, owner: str, visibility: float
     ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        dear = self.gathers and not self._blobs.immediate
-        acking = self._plain_ack(queue, message) if dear else None
+        acking = self._plain_ack(queue, message) if self.pairs else None
         if acking is None or not self.may_claim_now(acking[0]):
             return None
         held, ack = acking
