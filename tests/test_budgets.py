@@ -268,3 +268,24 @@ async def test_a_sweep_looks_only_into_folders_that_hold_something(url: str) -> 
         before = hub.requests()["list"]
         await queue.sweep()
         assert hub.requests()["list"] - before == 5, "what there is, history, flags, lanes and their segments"
+
+
+async def test_a_process_forgets_what_it_has_worked_off_of_a_long_line(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its listings never come to the end of the line."""
+    monkeypatch.setattr(process, "FINISH_BATCH", 50)
+    async with brigade.connect_async(url) as hub:
+        queue = await hub.queue("tasks")
+        for _ in range(1200):
+            await queue.enqueue("x")
+        bucket = hub.store
+        assert isinstance(bucket, store.BucketStore)
+        monkeypatch.setattr(type(bucket.blobs), "listing_ttl", 0.0)
+        view = bucket._queues["tasks"].view
+        for _ in range(800):
+            await queue.ack((await queue.claim())[0])
+        assert view.more_after is not None
+        await eventually(lambda: len(view.finished) < 50)
+        await queue.claim()
+        assert len(view.ledgers) + len(view.ledgers_before) + len(view.entries) <= 400

@@ -45,8 +45,7 @@ def list_more(env: Env, view: QueueView) -> Proto[None]:
                     seen = KnownLedger(None, None, item.modified + patience, since)
                 view.ledgers[name] = seen
     view.candidates = sorted({*view.candidates, *found})
-    if view.more_after is None:
-        view.ledgers_before = {}
+    view.forget_ledgers_up_to(view.more_after)
 
 
 def _list_ledgers(view: QueueView, first: SegmentName, last: SegmentName) -> Proto[dict[SegmentName, Item]]:

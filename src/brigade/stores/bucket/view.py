@@ -139,8 +139,17 @@ class QueueView:
     def forget(self, name: SegmentName) -> None:
         """The segment has ended."""
         self.ledgers.pop(name, None)
+        self.ledgers_before.pop(name, None)
         self.entries.pop(name, None)
         self.drop_candidate(name)
+
+    def forget_ledgers_up_to(self, listed: str | None) -> None:
+        """What was known before the listing is of use only behind the key that this has come to; None: the end."""
+        if listed is None:
+            self.ledgers_before = {}
+        else:
+            known = self.ledgers_before.items()
+            self.ledgers_before = {name: one for name, one in known if self.keys.segment(name) > listed}
 
     def keep_entries(self, name: SegmentName, account: str, entries: list[Entry | None]) -> None:
         """Remember a segment's messages, within bounds: the ones read longest ago go first."""
