@@ -168,10 +168,10 @@ class AsyncQueue:
         holder = self._hub.owner if owner is None else check_owner(owner)
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         check_limit(limit, MOST_CLAIMED)
-        seconds(wait, "wait")
+        patience = seconds(wait, "wait")
         if ack is not None:
             await self.ack(ack)
-        deadline = self._hub.clock.monotonic() + seconds(wait, "wait")
+        deadline = self._hub.clock.monotonic() + patience
         while True:
             left = max(0.0, deadline - self._hub.clock.monotonic())
             grants, messages = await self._claim(limit, holder, length, left)

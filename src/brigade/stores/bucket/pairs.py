@@ -16,7 +16,7 @@ from brigade.stores.bucket.prompt import BucketPrompt, claim_and_load
 from brigade.stores.bucket.settle import Answers
 from brigade.stores.bucket.steps import Parallel, Proto
 
-__all__ = ["BucketPairs", "ack_and_claim"]
+__all__ = ["BucketPairs"]
 
 T = TypeVar("T")
 Won = list[Message] | Grant | None
@@ -33,12 +33,12 @@ class BucketPairs(BucketPrompt, BucketJoint):
     def next_now(
         self, queue: str, message: Message, owner: str, visibility: float
     ) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
-        acking = self._plain_ack(queue, message) if self.pairs else None
+        acking = self._plain_ack(queue, message)
         if acking is None or not self.may_claim_now(acking[0]):
             return None
         held, ack = acking
         claiming = claim_and_load(self.env, held.view, owner, visibility, self._blobs.listing_ttl)
-        done = self.run_now(ack_and_claim(ack, claiming))
+        done = self.run_now(_ack_and_claim(ack, claiming))
         if isinstance(done, Unfinished):
             return self._both_later(held, done)
         return None if done is None else self._went_on(held, *done)
@@ -57,21 +57,21 @@ class BucketPairs(BucketPrompt, BucketJoint):
         self._finish_soon(held)
         refused = acked[0] if isinstance(acked, list) else acked
         if isinstance(refused, BrigadeError):
-            return self._given_back(won, refused)
+            return self._given_back(held, won, refused)
         if isinstance(won, Grant):
             return self.load([won])
         return won if isinstance(won, list) else []
 
-    async def _given_back(self, won: Won | BrigadeError, error: BrigadeError) -> list[Message]:
+    async def _given_back(self, held: HeldQueue, won: Won | BrigadeError, error: BrigadeError) -> list[Message]:
         """Who may not ack gets nothing either."""
-        messages = won.held() if isinstance(won, Grant) else won if isinstance(won, list) else []
-        with contextlib.suppress(BrigadeError):
-            for message in messages:
-                await self.settle(message.queue, [Release(message)])
+        messages = won.held() if isinstance(won, Grant) else won
+        if isinstance(messages, list):
+            with contextlib.suppress(BrigadeError):
+                await self.settle(held.view.keys.queue, [Release(message) for message in messages])
         raise error
 
 
-def ack_and_claim(acking: Proto[Answers | None], claiming: Proto[Won]) -> Proto[Both | None]:
+def _ack_and_claim(acking: Proto[Answers | None], claiming: Proto[Won]) -> Proto[Both | None]:
     """Both, and what each came to. None, and nothing was done, where the ack isn't plain."""
     try:
         swap = acking.send(None)
