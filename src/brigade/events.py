@@ -104,7 +104,7 @@ class Events:
     @property
     def quiet(self) -> bool:
         """Whether nobody wants any event of a message that is enqueued, claimed or acked."""
-        return not self.heard and not logged("message-completed")
+        return not (self._listeners and self.heard) and not logged("message-completed")
 
     def wanted(self, name: str) -> bool:
         """Whether anybody listens, or it is logged: events that nobody wants cost nothing."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["HeldSignals", "unsignalled"]
+__all__ = ["HeldSignals", "in_main_thread", "unsignalled"]
 
 T = TypeVar("T")
 _get: Callable[[int], Any] = _signal.getsignal  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -29,6 +29,24 @@ _MAY_RAISE = tuple(
 )
 
 
+class _Handled:
+    """The signals that have a handler, which may raise. They hardly ever change."""
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+        self._numbers: list[int] = []
+
+    def __call__(self) -> list[int]:
+        found = list(map(_get, _MAY_RAISE))
+        if found != self._seen:
+            self._numbers = [number for number, one in zip(_MAY_RAISE, found, strict=True) if callable(one)]
+            self._seen = found
+        return self._numbers
+
+
+_handled = _Handled()
+
+
 class HeldSignals:
     """Keeps Python's handlers of signals from running until it is left; then those whose signal came run.
 
@@ -45,11 +63,8 @@ class HeldSignals:
 
     def __enter__(self) -> None:
         try:
-            for number in _MAY_RAISE:
-                handler = _get(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    _set(number, self._note)
+            for number in _handled():
+                self._handlers[number] = _set(number, self._note)
         except ValueError:
             # An interpreter within another one: signals are none of its business.
             self._handlers.clear()
@@ -71,9 +86,14 @@ class HeldSignals:
             self._handlers[number](number, frame)
 
 
+def in_main_thread() -> bool:
+    """Whether Python may run handlers of signals in this thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
 def unsignalled(work: Callable[..., T], *args: Any) -> T:
     """Do something in which no signal's handler may raise: they run in the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
+    if not in_main_thread():
         return work(*args)
     with HeldSignals():
         return work(*args)

@@ -11,6 +11,9 @@ __all__ = ["Ids", "digest", "secret_bytes"]
 TOKEN = 16
 TOKENS = 64
 """Bytes of a token, and how many are fetched at a time."""
+_forks = [0]
+"""One item for each fork that lies between this process and the one that imported this, and one more."""
+os.register_at_fork(after_in_child=lambda: _forks.append(0))
 
 
 def digest(*parts: str, size: int = 8) -> str:
@@ -29,7 +32,7 @@ class Ids:
     def __init__(self, seed: int | None = None) -> None:
         self._rng: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._fast = random.Random(self._rng.getrandbits(64))
-        self._pid = os.getpid()
+        self._forks = len(_forks)
         self._seeded = seed is not None
         self._prefix = f"{self._rng.getrandbits(64):016x}"
         self._count = 0
@@ -76,5 +79,5 @@ class Ids:
         return self._last_ms, self._sequence
 
     def _renew_after_fork(self) -> None:
-        if not self._seeded and self._pid != os.getpid():
+        if self._forks != len(_forks) and not self._seeded:
             self.__init__()

@@ -25,7 +25,7 @@ from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
 from brigade.errors import StoreUnavailable
-from brigade.heldsignals import HeldSignals, unsignalled
+from brigade.heldsignals import HeldSignals, in_main_thread, unsignalled
 
 __all__ = ["CLOSED", "Begun", "Call", "HubLoop", "alone", "at_once", "on_the_loop", "wait_for"]
 
@@ -187,24 +187,26 @@ class Begun(Coroutine[Any, Any, T]):
         raise TypeError("only a task can go on with it")
 
 
+Plain = Callable[[Any, Any], Any]
+"""Makes a call for a hub: what it returns, None, or a coroutine."""
+
+
 def at_once(
-    loop: HubLoop,
-    call: Callable[[], T | Coroutine[Any, Any, T | None] | None],
-    undo: Callable[[T], None] | None = None,
-) -> tuple[bool, T | None]:
+    loop: HubLoop, make: Plain, hub: object, call: object, undo: Callable[[Any], None] | None = None
+) -> tuple[bool, Any]:
     """Make a call in this thread while the loop sleeps: whether it was our turn, and what it returned.
 
     None says that the call did nothing. Where it returns a coroutine, the loop carries that out and this thread waits.
     A result that the caller never gets, because a signal's handler raised, is given to `undo`, on the loop.
     """
     ours, done = False, None
-    rest: Call[T | None] | None = None
+    rest: Call[Any] | None = None
     try:
-        if threading.current_thread() is threading.main_thread():
+        if in_main_thread():
             with HeldSignals():  # Not `unsignalled`: what was done must be known where a handler raises in the end.
-                ours, done, rest = _at_once(loop, call)
+                ours, done, rest = _at_once(loop, make, hub, call)
         else:
-            ours, done, rest = _at_once(loop, call)
+            ours, done, rest = _at_once(loop, make, hub, call)
         if rest is not None:
             rest.wait()
     except BaseException:
@@ -217,23 +219,21 @@ def at_once(
     return ours, done if rest is None else rest.result()
 
 
-def _at_once(
-    loop: HubLoop, call: Callable[[], T | Coroutine[Any, Any, T | None] | None]
-) -> tuple[bool, T | None, Call[T | None] | None]:
+def _at_once(loop: HubLoop, make: Plain, hub: object, call: object) -> tuple[bool, Any, Call[Any] | None]:
     if not loop.borrow():
         return False, None, None
     try:
-        done = call()
+        done = make(hub, call)
         if type(done) is not CoroutineType:
-            return True, cast("T | None", done), None
-        rest: Call[T | None] = Call(loop, cast("Coroutine[Any, Any, T | None]", done))
+            return True, done, None
+        rest: Call[Any] = Call(loop, cast("Coroutine[Any, Any, Any]", done))
         rest.there()
         return True, None, rest
     finally:
         loop.give_back()
 
 
-def _undone(undo: Callable[[T], None] | None, done: T | None) -> None:
+def _undone(undo: Callable[[Any], None] | None, done: Any) -> None:
     if undo is not None and done is not None:
         undo(done)
 

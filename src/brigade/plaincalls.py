@@ -48,15 +48,7 @@ class PlainCalls:
 def make_one(hub: AsyncHub, call: PlainCall | PlainNext) -> Any:
     """Make a call: what it returns, None, or a coroutine."""
     prompt = hub.prompt
-    if prompt is None:
-        return None
-    if isinstance(call, PlainEnqueue):
-        return prompt.enqueue_now(call.queue, call.message)
-    if isinstance(call, PlainClaim):
-        return prompt.claim_now(call.queue, call.owner, call.visibility)
-    if isinstance(call, PlainNext):
-        return prompt.next_now(call.claim.queue, call.message, call.claim.owner, call.claim.visibility)
-    return prompt.ack_now(call.queue, call.message)
+    return None if prompt is None else call.by(prompt)
 
 
 def make_all(hub: AsyncHub, calls: Sequence[PlainCall]) -> list[Any] | Coroutine[Any, Any, list[Any]]:

@@ -103,7 +103,7 @@ class Hub:
         loop, together = self._loop, self._together
         if loop is None or call is None or not self._prompt or not self._async.events.quiet:
             return self.quick(general(), undo)
-        ours, done = at_once(loop, partial(make_one, self._async, call), undo)
+        ours, done = at_once(loop, make_one, self._async, call, undo)
         if done is None and not ours and together is not None:
             self._check_thread(loop)
             done = together.make(call, undo)
@@ -116,7 +116,7 @@ class Hub:
         loop, prompt = self._loop, self._async.prompt
         if loop is None or prompt is None or not prompt.pairs or not self._prompt or not self._async.events.quiet:
             return None
-        return at_once(loop, partial(make_one, self._async, call), undo)[1]
+        return at_once(loop, make_one, self._async, call, undo)[1]
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the hub's loop; its result comes in the future."""

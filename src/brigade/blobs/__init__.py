@@ -9,6 +9,8 @@
   that keeps folders, of their parts between slashes, one after the other. Within a folder both are the same.
 - **Honest failure.** A write answers `CONFLICT` only if the condition did not hold when it was tried (or the
   client library tried twice), `UNKNOWN` if it may or may not have been applied; the caller reads back.
+- **Durable answers.** What was answered outlasts the process and the machine; a `Create` that is to be made durable
+  `later` outlasts the process, and is undone, if at all, by the end of the machine, with all that came after it.
 - **Deletes** are unconditional and may be repeated; `DeleteIf` removes a key only under the given etag, or answers
   `UNSUPPORTED` and does nothing, always, where storage has no such thing.
 
@@ -42,6 +44,7 @@ __all__ = [
     "List",
     "Op",
     "Page",
+    "Pledge",
     "Refused",
     "Swap",
     "WriteResult",
@@ -54,11 +57,29 @@ class Get(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
+class Pledge(msgspec.Struct, frozen=True, gc=False):
+    """Objects that are about to be created, each with the key of the object that it is about; and what they may hold.
+
+    Should the machine die, storage creates those of them that are not there under this body, before anybody writes in
+    its next life, as long as what they are about is there. It takes the place of this process's last one of that name.
+    """
+
+    name: str
+    keys: tuple[tuple[str, str], ...]
+    body: bytes
+
+
 class Create(msgspec.Struct, frozen=True, gc=False):
-    """Write an object that must not exist: its etag, or `Refused`."""
+    """Write an object that must not exist: its etag, or `Refused`.
+
+    A `pledge` is made durable with it. With `later` the object is seen by all, and durable with the next write that is:
+    what was pledged for its key stands in for it until then. Both are for storage that `pledges`.
+    """
 
     key: str
     body: bytes
+    pledge: Pledge | None = None
+    later: bool = False
 
 
 class Swap(msgspec.Struct, frozen=True, gc=False):
@@ -157,6 +178,9 @@ class Blobs(Protocol):
 
     prompt: bool
     """Whether `try_now` answers most operations of a thread that isn't the loop's: there it may wait for a disk."""
+
+    pledges: bool
+    """Whether a `Create` may have a pledge, or be made durable later: where waiting for a disk is what it costs."""
 
     async def open(self, clock: Clock) -> None:
         """Connect, and set the clock's offset where the store keeps a time of its own."""

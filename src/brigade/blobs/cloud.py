@@ -68,6 +68,7 @@ class CloudBlobs:
     """A bucket, or the part of one under a prefix."""
 
     immediate = False
+    pledges = False
     prompt = False
     listing_ttl = 1.0
     poll_interval = 8.0

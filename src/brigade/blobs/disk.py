@@ -42,6 +42,7 @@ class DiskBlobs:
 
     listing_ttl = 0.1
     immediate = False
+    pledges = False
     poll_interval = 6.0
     patience = 0.0
 

@@ -132,6 +132,7 @@ class MemoryBlobs(Gathering):
 
     listing_ttl = 1.0
     immediate = True
+    pledges = False
     prompt = True
     poll_interval = 6.0
     patience = 0.0

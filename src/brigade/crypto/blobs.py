@@ -49,6 +49,7 @@ class SealedBlobs:
         self.poll_interval = inner.poll_interval
         self.patience = inner.patience
         self.immediate = self.prompt = inner.immediate
+        self.pledges = False
 
     @property
     def listing_ttl(self) -> float:

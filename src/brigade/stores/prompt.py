@@ -19,6 +19,9 @@ class PlainEnqueue(msgspec.Struct, frozen=True):
     queue: str
     message: Outgoing
 
+    def by(self, store: PromptStore) -> Receipt | Coroutine[Any, Any, Receipt] | None:
+        return store.enqueue_now(self.queue, self.message)
+
 
 class PlainClaim(msgspec.Struct, frozen=True):
     """Lease and load one message."""
@@ -27,6 +30,9 @@ class PlainClaim(msgspec.Struct, frozen=True):
     owner: str
     visibility: float
 
+    def by(self, store: PromptStore) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        return store.claim_now(self.queue, self.owner, self.visibility)
+
 
 class PlainAck(msgspec.Struct, frozen=True):
     """Ack one message, without a result."""
@@ -34,12 +40,19 @@ class PlainAck(msgspec.Struct, frozen=True):
     queue: str
     message: Message
 
+    def by(self, store: PromptStore) -> bool | Coroutine[Any, Any, bool | None] | None:
+        return store.ack_now(self.queue, self.message)
+
 
 class PlainNext(msgspec.Struct, frozen=True):
     """Ack one message, and claim another."""
 
     message: Message
     claim: PlainClaim
+
+    def by(self, store: PromptStore) -> list[Message] | Coroutine[Any, Any, list[Message] | None] | None:
+        claim = self.claim
+        return store.next_now(claim.queue, self.message, claim.owner, claim.visibility)
 
 
 PlainCall = PlainEnqueue | PlainClaim | PlainAck

@@ -118,6 +118,7 @@ class _FarBlobs(MemoryBlobs):
     """A memory bucket that is as far away as S3, and that tells nobody of changes."""
 
     immediate = False
+    pledges = False
     prompt = False
     listing_ttl = CloudBlobs.listing_ttl
     poll_interval = CloudBlobs.poll_interval

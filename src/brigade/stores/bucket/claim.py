@@ -28,6 +28,7 @@ from brigade.stores.bucket.lanes import claim_head, make_grant, open_lanes
 from brigade.stores.bucket.listing import list_more, refresh
 from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.plain import first_lease, untouched_head
+from brigade.stores.bucket.pledge import NOTHING_PLEDGED, next_pledge, note_pledge
 from brigade.stores.bucket.specs import specs_of
 from brigade.stores.bucket.steps import (
     MOST_TRIES,
@@ -41,9 +42,9 @@ from brigade.stores.bucket.steps import (
 )
 from brigade.stores.bucket.turn import WIDTH, Seats, Turn
 from brigade.stores.bucket.view import KnownLedger, QueueView
-from brigade.stores.bucket.wire import LEDGER, GrantRow
+from brigade.stores.bucket.wire import LEDGER, GrantRow, Ledger
 
-__all__ = ["claim", "claim_one", "claim_places"]
+__all__ = ["claim", "claim_one", "claim_places", "first_grant", "lease_one"]
 
 SPREAD = 8
 CROWD = 128
@@ -94,6 +95,38 @@ def claim_one(
     env: Env, view: QueueView, *, owner: str, visibility: float, listing_ttl: float
 ) -> Proto[tuple[SegmentName, Grant] | None]:
     """Lease the head of the queue, where that is plain and simple. None: nothing was leased, go the general way."""
+    won = yield from lease_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
+    if won is None or isinstance(won[1], Grant):
+        return cast("tuple[SegmentName, Grant] | None", won)
+    return won[0], first_grant(view, *won)
+
+
+def first_grant(view: QueueView, name: SegmentName, ledger: Ledger) -> Grant:
+    """The grant of a plain message's first lease."""
+    (row,) = ledger.grants
+    return Grant(
+        view.keys.queue,
+        str(name),
+        row.token,
+        row.version,
+        row.owner,
+        row.expires,
+        (0,),
+        (1,),
+        (view.policy.failure.max_attempts,),
+        (),
+        row.claimed,
+        ledger.born,
+    )
+
+
+def lease_one(
+    env: Env, view: QueueView, *, owner: str, visibility: float, listing_ttl: float, pledges: bool = False
+) -> Proto[tuple[SegmentName, Ledger | Grant] | None]:
+    """`claim_one`, with the account that was made; or a grant, where it was not as simple as it looked.
+
+    Where storage `pledges`, one claim out of many is made durable at once, and the others with what comes next.
+    """
     now = env.now()
     if view.paused or now >= view.next_due or _old(env, view, listing_ttl):
         return None
@@ -102,16 +135,18 @@ def claim_one(
         return None
     row = GrantRow(1, env.ids.token(), owner, now, now + to_ms(visibility))
     ledger = first_lease(env.ids.nonce(), row)
-    creation = Create(view.keys.ledger(name), LEDGER.encode(ledger))
+    pledge, later = next_pledge(env, view, name, now) if pledges else NOTHING_PLEDGED
+    creation = Create(view.keys.ledger(name), LEDGER.encode(ledger), pledge, later)
     answer: str | Refused | Lost = yield creation
     if isinstance(answer, Refused):
         answer = yield from after_refusal(env, creation, answer, retry_absent=False)
     if isinstance(answer, Lost):
         return (yield from _after_loss_of_one(env, view, name, answer, row))
+    if pledge is not None:
+        note_pledge(view)
     view.ledgers[name] = KnownLedger(answer, ledger, row.expires)
     view.crowd -= bool(view.crowd)
-    limits, queue = (view.policy.failure.max_attempts,), view.keys.queue
-    return name, Grant(queue, str(name), row.token, 1, owner, row.expires, (0,), (1,), limits, (), now, ledger.born)
+    return name, ledger
 
 
 def _after_loss_of_one(

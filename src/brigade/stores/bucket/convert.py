@@ -12,9 +12,10 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.load import Loaded
 from brigade.stores.bucket.settle import Change
 from brigade.stores.bucket.steps import Env
-from brigade.stores.bucket.wire import Entry
+from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import Entry, Ledger
 
-__all__ = ["SettleGroup", "again_with", "entry_of", "messages_of", "new_entry", "to_change"]
+__all__ = ["SettleGroup", "again_with", "entry_of", "first_message", "messages_of", "new_entry", "to_change"]
 
 
 class SettleGroup:
@@ -91,6 +92,31 @@ def messages_of(queue: str, loaded: Loaded) -> list[Message]:
             )
         )
     return messages
+
+
+def first_message(view: QueueView, name: SegmentName, ledger: Ledger, entry: Entry) -> Message:
+    """The only message of a segment, leased for the first time."""
+    (row,) = ledger.grants
+    ref = f"{name}-0"
+    return Message(
+        entry.own_id or ref,
+        view.keys.queue,
+        entry.payload,
+        entry.content_type,
+        entry.size,
+        entry.priority,
+        1,
+        view.policy.failure.max_attempts,
+        entry.correlation or entry.own_id or ref,
+        entry.attributes or {},
+        entry.group,
+        entry.enqueued,
+        Lease(f"{row.token}.0", row.version, row.owner, row.expires),
+        entry.failure,
+        ref,
+        row.claimed,
+        entry.checksum,
+    )
 
 
 def new_entry(message: Outgoing, payload: bytes | None, size: int, now: int) -> Entry:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from brigade.errors import QueueNotFound
+from brigade.errors import BrigadeError, QueueNotFound
 from brigade.model import Grant
 from brigade.stores.bucket.accounts import read_segment
 from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.lanes import drop_orphan
 from brigade.stores.bucket.steps import Env, Proto, side_by_side
 from brigade.stores.bucket.view import QueueView
-from brigade.stores.bucket.wire import Entry
+from brigade.stores.bucket.wire import SEGMENT, Entry
 
-__all__ = ["Loaded", "load", "load_one"]
+__all__ = ["Loaded", "load", "load_one", "sole_entry"]
 
 WIDTH = 16
 
@@ -56,6 +56,15 @@ def _load(env: Env, view: QueueView, grant: Grant) -> Proto[Loaded | None]:
     if name is None:
         raise QueueNotFound(f"grant names segment {grant.segment!r}, which is not one; was it made by this version?")
     return (yield from load_one(env, view, name, grant))
+
+
+def sole_entry(body: bytes) -> Entry | None:
+    """The message of a segment that has just one; None where that is not what the bytes are, whatever they are."""
+    try:
+        segment = SEGMENT.decode(body, key="")
+    except BrigadeError:
+        return None
+    return segment.entries[0] if len(segment.entries) == 1 and not segment.void else None
 
 
 def load_one(env: Env, view: QueueView, name: SegmentName, grant: Grant) -> Proto[Loaded | None]:

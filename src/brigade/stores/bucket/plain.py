@@ -14,7 +14,7 @@ from brigade.stores.bucket.keys import SegmentName
 from brigade.stores.bucket.view import QueueView
 from brigade.stores.bucket.wire import End, GrantRow, Ledger
 
-__all__ = ["acked", "first_lease", "untouched_head"]
+__all__ = ["LOOK", "acked", "first_lease", "is_untouched", "untouched_head"]
 
 LOOK = 200
 PLAIN = frozenset(("fp", "lp"))
@@ -36,6 +36,11 @@ def untouched_head(view: QueueView, now: int) -> SegmentName | None:
         if known.next_at <= now:
             return None
     return None
+
+
+def is_untouched(view: QueueView, name: SegmentName) -> bool:
+    """Whether this is a plain message, alone in its segment, that nobody is known to have claimed."""
+    return name.size == 1 and name.uid[-2:] in PLAIN and name not in view.ledgers
 
 
 def first_lease(nonce: str, row: GrantRow) -> Ledger:

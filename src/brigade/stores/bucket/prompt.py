@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from brigade.blobs import Blob, Get
 from brigade.errors import CannotDecrypt, StaleLease
 from brigade.model import Grant, Message, Receipt
 from brigade.stores import Outgoing
-from brigade.stores.bucket.claim import claim_one
+from brigade.stores.bucket.claim import first_grant, lease_one
 from brigade.stores.bucket.claiming import BucketClaiming
-from brigade.stores.bucket.convert import messages_of
+from brigade.stores.bucket.convert import first_message, messages_of
 from brigade.stores.bucket.driver import Unfinished
 from brigade.stores.bucket.enqueue import enqueue_one, is_plain
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import inline_draft
 from brigade.stores.bucket.keys import parse_message_ref
-from brigade.stores.bucket.load import load_one
+from brigade.stores.bucket.load import load_one, sole_entry
 from brigade.stores.bucket.settle import Answers, Change, ack_one
-from brigade.stores.bucket.steps import Env, Proto, passing_over
+from brigade.stores.bucket.steps import Env, Proto
 from brigade.stores.bucket.view import QueueView
 
 __all__ = ["BucketPrompt", "claim_and_load"]
@@ -51,7 +52,9 @@ class BucketPrompt(BucketClaiming):
         held = self._queues.get(queue)
         if held is None or self._closed or not self.may_claim_now(held):
             return None
-        done = self.run_now(claim_and_load(self.env, held.view, owner, visibility, self._blobs.listing_ttl))
+        blobs = self._blobs
+        claiming = claim_and_load(self.env, held.view, owner, visibility, blobs.listing_ttl, pledges=blobs.pledges)
+        done = self.run_now(claiming)
         return self._claimed_later(done) if isinstance(done, Unfinished | Grant) else done
 
     async def _claimed_later(self, rest: Unfinished[list[Message] | Grant | None] | Grant) -> list[Message] | None:
@@ -89,15 +92,27 @@ class BucketPrompt(BucketClaiming):
 
 
 def claim_and_load(
-    env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float
+    env: Env, view: QueueView, owner: str, visibility: float, listing_ttl: float, *, pledges: bool = False
 ) -> Proto[list[Message] | Grant | None]:
     """One plain message. A grant alone: it was won, and no key at hand opens it."""
-    claiming = claim_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
-    won = yield from passing_over([], claiming)
+    try:
+        won = yield from lease_one(
+            env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl, pledges=pledges
+        )
+    except CannotDecrypt:
+        return None
     if won is None:
         return None
+    name, account = won
+    if not isinstance(account, Grant):
+        blob: Blob | None = yield Get(view.keys.segment(name))
+        entry = None if blob is None else sole_entry(blob.body)
+        if entry is not None:
+            view.keep_entries(name, account.born, [entry])
+            return [first_message(view, name, account, entry)]
+        account = first_grant(view, name, account)
     try:
-        loaded = yield from load_one(env, view, *won)
+        loaded = yield from load_one(env, view, name, account)
     except CannotDecrypt:
-        return won[1]
+        return account
     return None if loaded is None else messages_of(view.keys.queue, loaded)

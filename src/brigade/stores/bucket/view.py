@@ -91,7 +91,8 @@ class QueueView:
     `unmoved` are segments with failures still to be moved; `finished` are ledgers that this process made final
     and has yet to write to history; `ended` are segments that are over but may still be listed. `patience` is for
     how many milliseconds what others have just written is not looked into. `cursor` is where claims start: the
-    head, unless others were faster lately; the more often that was, the further on, up to `crowd` places.
+    head, unless others were faster lately; the more often that was, the further on, up to `crowd` places. `pledged` are
+    segments whose first claim need not be durable at once.
     """
 
     def __init__(self, queue: str, policy: QueuePolicy) -> None:
@@ -107,6 +108,10 @@ class QueueView:
         self.patience = 0
         self.crowd = 0
         self.cursor: SegmentName | None = None
+        self.pledged: set[SegmentName] = set()
+        self.pledging: list[SegmentName] = []
+        self.pledged_at = 0.0
+        self.lone_claims = 0
         self.ledgers: dict[SegmentName, KnownLedger] = {}
         self.ledgers_before: dict[SegmentName, KnownLedger] = {}
         self.lanes: dict[str, KnownLane] = {}
