@@ -12,16 +12,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import brigade
-from brigade.blobs import CONFLICT, Blob, Create, Delete, Get, Swap, sqlite_file, sqlite_writer
+from brigade.blobs import CONFLICT, Blob, Create, Delete, Get, List, Swap, sqlite_file, sqlite_writer
 from brigade.blobs.sqlite import SqliteBlobs
 from brigade.blobs.sqlite_file import prepare
 from brigade.crypto.keys import Keys, new_key, write_keys
 from brigade.errors import ConfigError, PermissionDenied, StoreUnavailable
-from sqlite_store import as_nobody, is_sound, path, small_disk, stored
+from sqlite_store import as_nobody, is_sound, path, rows, small_disk, stored, until
 
 __all__ = ["path"]
 
@@ -48,6 +49,41 @@ END;
 PRAGMA application_id = 1112688964;
 PRAGMA user_version = 1;
 """
+
+
+FORMAT_2 = """
+PRAGMA page_size = 4096;
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+CREATE TABLE chunks (stream INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (stream, place));
+CREATE TABLE leftovers (stream INTEGER PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE clock (latest INTEGER NOT NULL);
+INSERT INTO clock VALUES (0);
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    etag INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    stream INTEGER,
+    body BLOB
+);
+CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
+CREATE TABLE changes (id INTEGER PRIMARY KEY, key TEXT NOT NULL);
+CREATE TRIGGER changed AFTER UPDATE OF etag ON objects BEGIN
+    INSERT INTO changes VALUES (new.etag, new.key);
+END;
+CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
+    INSERT OR IGNORE INTO leftovers
+        SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
+END;
+CREATE TRIGGER replaced AFTER UPDATE OF stream ON objects WHEN old.stream IS NOT NULL BEGIN
+    INSERT OR IGNORE INTO leftovers
+        SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
+END;
+PRAGMA application_id = 1112688964;
+PRAGMA user_version = 2;
+"""
+RECENT = 1_790_000_000_123_456_789
 
 
 class TestTheFile:
@@ -179,6 +215,88 @@ class TestTheFile:
             brigade.connect("sqlite://")
         with pytest.raises(ConfigError, match="has no option 'sync'"):
             brigade.connect("sqlite://./x.db?sync=on")
+
+
+def make_format_2(path: str) -> None:
+    """A file as format 2 had it: two objects that share a stream, one that was swapped, and a stream given up."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.executescript(FORMAT_2)
+        old.execute("INSERT INTO objects VALUES (17, 'q/b', 17, 3, NULL, x'616263')")
+        old.execute("INSERT INTO objects VALUES (18, 'q/long', 18, 2, 5, NULL)")
+        old.execute("INSERT INTO objects VALUES (19, 'q/also', 19, 2, 5, NULL)")
+        old.execute("INSERT INTO objects VALUES (?, 'q/a', ?, 0, NULL, x'')", (RECENT, RECENT))
+        old.executemany("INSERT INTO chunks VALUES (?, ?, ?)", [(5, 0, b"x"), (5, 1, b"y"), (6, 0, b"given up")])
+        old.execute("INSERT INTO leftovers VALUES (6, 0)")
+        old.execute("UPDATE objects SET etag = 20, size = 4, stream = NULL, body = x'61626364' WHERE key = 'q/b'")
+        assert old.execute("SELECT * FROM changes").fetchall() == [(20, "q/b")]
+
+
+class TestTheFormatBefore:
+    async def test_its_objects_are_all_there_and_in_order(self, path: str) -> None:
+        make_format_2(path)
+        blobs = SqliteBlobs(path, fsync=False)
+        page: Any = await blobs.perform(List(""))
+        assert [(item.key, item.size, item.etag, item.modified) for item in page.items] == [
+            ("q/a", 0, f"{RECENT:016x}00000000", RECENT // 1_000_000),
+            ("q/also", 2, "000000000000001300000000", 0),
+            ("q/b", 4, "000000000000001400000000", 0),
+            ("q/long", 2, "000000000000001200000000", 0),
+        ]
+        assert await stored(blobs) == {"q/a": b"", "q/also": b"xy", "q/b": b"abcd", "q/long": b"xy"}
+        assert b"".join([chunk async for chunk in blobs.get_stream("q/long")]) == b"xy"
+        await blobs.close()
+        assert is_sound(path)
+        assert rows(path, "SELECT name FROM sqlite_master WHERE type <> 'index' ORDER BY name") == [
+            ("chunks",),
+            ("deleted",),
+            ("leftovers",),
+            ("objects",),
+            ("replaced",),
+        ]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA auto_vacuum") == [(2,)]
+        assert rows(path, "PRAGMA journal_mode") == [("wal",)]
+
+    async def test_its_objects_can_be_swapped_under_the_etag_that_is_listed(self, path: str) -> None:
+        make_format_2(path)
+        blobs = SqliteBlobs(path, fsync=False)
+        found: Any = await blobs.perform(Get("q/b"))
+        assert isinstance(await blobs.perform(Swap("q/b", b"new", found.etag)), str)
+        assert await blobs.perform(Swap("q/b", b"newer", found.etag)) is CONFLICT
+        assert await blobs.perform(Create("q/a", b"taken")) is CONFLICT
+        assert (await stored(blobs))["q/b"] == b"new"
+        await blobs.close()
+
+    async def test_its_streams_go_with_the_last_object_that_refers_to_them(self, path: str) -> None:
+        make_format_2(path)
+        blobs = SqliteBlobs(path, fsync=False)
+        await blobs.perform(Delete(("q/also",)))
+        await until(lambda: rows(path, "SELECT DISTINCT stream FROM chunks") == [(5,)])
+        assert await blobs.perform(Get("q/long")) == Blob(b"xy", "000000000000001200000000", 0)
+        assert isinstance(await blobs.perform(Swap("q/long", b"short", "000000000000001200000000")), str)
+        await blobs.perform(Delete(("q/none",)))
+        await until(lambda: rows(path, "SELECT count(*) FROM chunks") == [(0,)])
+        assert rows(path, "SELECT count(*) FROM leftovers") == [(0,)]
+        await blobs.close()
+
+    @pytest.mark.parametrize("before", [1, 2])
+    def test_many_may_bring_it_up_to_date_at_once(self, tmp_path: Path, before: int) -> None:
+        gate = threading.Barrier(4)
+
+        def update(number: int) -> None:
+            gate.wait()
+            prepare(f"{tmp_path}/{number}.db", fsync=False).close()
+
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(20):
+                path = f"{tmp_path}/{number}.db"
+                with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as old:
+                    old.executescript(FORMAT_1 if before == 1 else FORMAT_2)
+                    columns = "id, key, size, body" if before == 1 else "id, key, size, body, etag"
+                    old.execute(f"INSERT INTO objects ({columns}) VALUES (7, 'q/a', 1, x'78'{', 7' * (before - 1)})")
+                list(pool.map(update, [number] * 4))
+                assert rows(path, "SELECT key, etag, body FROM objects") == [("q/a", "000000000000000700000000", b"x")]
+                assert is_sound(path)
 
 
 async def test_what_is_sealed_is_not_in_the_file(path: str, tmp_path: Path) -> None:
