@@ -31,7 +31,7 @@ from brigade import (
     Release,
     State,
 )
-from brigade.blobs import Blobs, sqlite_upkeep, sqlite_writer
+from brigade.blobs import Blobs, sqlite_streams, sqlite_upkeep, sqlite_writer
 from brigade.blobs import disk as disk_module
 from brigade.blobs.disk import DiskBlobs
 from brigade.blobs.memory import Bucket, MemoryBlobs
@@ -44,7 +44,7 @@ from brigade.stores.bucket.store import BucketStore
 
 DAY = 86_400_000
 NEVER = 1e12
-STAMPING: tuple[Any, ...] = (disk_module, sqlite_writer, sqlite_upkeep)
+STAMPING: tuple[Any, ...] = (disk_module, sqlite_writer, sqlite_streams, sqlite_upkeep)
 """What gives objects their times."""
 
 

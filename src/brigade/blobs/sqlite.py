@@ -1,10 +1,9 @@
 """Blobs in one SQLite database, shared by any number of processes of one machine.
 
-Every write takes a number that is greater than all before: the time in nanoseconds, or one more than the greatest.
-The last one of an object is its etag, the first one its row's primary key, and the others are kept beside for a while;
-so what was written since a moment is two ranges of rows. Writes go through `Writer`, which lets those that come
-together share a transaction; reads have a connection of their own and are never in a writer's way. Streams are kept as
-rows of chunks, and become an object when they have ended.
+A row is kept by its key. Every write gives it an etag that begins with the time in nanoseconds, and ends with what only
+its writer has. Writes go through `Writer`, which lets those that come together share a transaction; reads have a
+connection of their own and are never in a writer's way. Streams are kept as rows of chunks, and become an object when
+they have ended. A file beside the database tells who listens which keys were written.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from weakref import WeakSet
 
 from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Gathering, Get, Item, List, Op, Page, Swap
 from brigade.blobs.sqlite_file import connect, explained, is_busy, patiently
-from brigade.blobs.sqlite_watch import LogWatch
-from brigade.blobs.sqlite_writer import CLOSED, Piece, Seal, Swept, Write, Writer, etag_of
+from brigade.blobs.sqlite_streams import Piece, Seal, Swept
+from brigade.blobs.sqlite_watch import NewsWatch
+from brigade.blobs.sqlite_writer import CLOSED, Write, Writer, modified_of
 from brigade.blobs.threads import Threads
 from brigade.clock import Clock
 from brigade.errors import MessageNotFound, StoreUnavailable
@@ -34,7 +34,6 @@ THREADS = 2
 SMALL = 256 * 1024
 FEW = 100
 CHUNK = 1024 * 1024
-NEWS = 1000
 _LAST = chr(0x10FFFF)
 _NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in (Get, Create, Swap, List, Delete, DeleteIf, Copy)}
 
@@ -56,7 +55,7 @@ class SqliteBlobs(Gathering):
         self._reader: sqlite3.Connection | None = None
         self._closed = False
         self._loop_thread: int | None = None
-        self._watch = LogWatch(self._path, self._since) if watch else None
+        self._watch = NewsWatch(self._path) if watch else None
         self._threads = Threads(THREADS, "brigade-sqlite-read")
         with _forking:
             _open.add(self)
@@ -229,33 +228,33 @@ class SqliteBlobs(Gathering):
         found = self._row(connection, key)
         if found is None:
             return None
-        number, size, stream, body = found
+        etag, size, stream, body = found
         if stream is not None or len(body) != size:
             return NotImplemented
-        return Blob(body, etag_of(number), number // 1_000_000)
+        return Blob(body, etag, modified_of(etag))
 
     def _answer(self, connection: sqlite3.Connection, op: Get | List, *, whole: bool = True) -> object:
         """An object or a page. Without `whole` an object of many chunks is NotImplemented."""
         if isinstance(op, List):
             return self._page(connection, op)
-        before = 0
+        before = None
         while True:
             found = self._row(connection, op.key)
             if found is None:
                 return None
-            number, size, stream, body = found
-            if number == before:
+            etag, size, stream, body = found
+            if etag == before:
                 raise StoreUnavailable(
                     f"{op.key!r} in {self._path!r} lacks bytes; the file is damaged: restore it from a backup"
                 )
-            before = number
+            before = etag
             if stream is not None:
                 if not whole:
                     return NotImplemented
                 rows = connection.execute("SELECT body FROM chunks WHERE stream = ? ORDER BY place", (stream,))
                 body = b"".join(part for (part,) in rows.fetchall())
             if len(body) == size:
-                return Blob(body, etag_of(number), number // 1_000_000)
+                return Blob(body, etag, modified_of(etag))
 
     def _row(self, connection: sqlite3.Connection, key: str) -> Any:
         rows = connection.execute("SELECT etag, size, stream, body FROM objects WHERE key = ?", (key,)).fetchall()
@@ -272,20 +271,8 @@ class SqliteBlobs(Gathering):
             "SELECT key, etag, size FROM objects WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
             (start, _behind(op.prefix), op.limit + 1),
         ).fetchall()
-        items = [Item(key, etag_of(number), size, number // 1_000_000) for key, number, size in rows[: op.limit]]
+        items = [Item(key, etag, size, modified_of(etag)) for key, etag, size in rows[: op.limit]]
         return Page(items, len(rows) > op.limit)
-
-    def _since(self, number: int) -> list[tuple[int, str]]:
-        """Numbers and keys of what was written after the write of that number; so many at a time."""
-
-        def look(connection: sqlite3.Connection) -> list[tuple[int, str]]:
-            return connection.execute(
-                "SELECT id, key FROM objects WHERE id > ?1 UNION ALL SELECT id, key FROM changes WHERE id > ?1 "
-                "ORDER BY id LIMIT ?2",
-                (number, NEWS),
-            ).fetchall()
-
-        return self._read(look)
 
     def _disconnect(self) -> None:
         with self._reading:
@@ -295,11 +282,11 @@ class SqliteBlobs(Gathering):
 
     def hold(self) -> None:
         """Keep every other thread out, so that this one may fork."""
-        for lock in (self._writer.tending, self._writer.lock, self._reading):
+        for lock in (self._writer.upkeep.tending, self._writer.lock, self._reading):
             lock.acquire()
 
     def release(self) -> None:
-        for lock in (self._writer.tending, self._writer.lock, self._reading):
+        for lock in (self._writer.upkeep.tending, self._writer.lock, self._reading):
             lock.release()
 
     def forked(self) -> None:

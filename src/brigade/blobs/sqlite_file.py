@@ -16,7 +16,7 @@ __all__ = ["PAGE", "connect", "explained", "is_busy", "outcome_unknown", "patien
 
 T = TypeVar("T")
 APPLICATION = 0x42524944
-FORMAT = 2
+FORMAT = 3
 PAGE = 4096
 PATIENCE = 30.0
 """Seconds that a call waits for other processes' transactions."""
@@ -25,23 +25,16 @@ WAL_LIMIT = 32 * 1024 * 1024
 _STREAMS = """
 CREATE TABLE chunks (stream INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (stream, place));
 CREATE TABLE leftovers (stream INTEGER PRIMARY KEY, since INTEGER NOT NULL);
-CREATE TABLE clock (latest INTEGER NOT NULL);
-INSERT INTO clock VALUES (0);
 """
 _OBJECTS = """
 CREATE TABLE objects (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
-    etag INTEGER NOT NULL,
+    key TEXT PRIMARY KEY NOT NULL,
+    etag TEXT NOT NULL,
     size INTEGER NOT NULL,
     stream INTEGER,
     body BLOB
-);
+) WITHOUT ROWID;
 CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
-CREATE TABLE changes (id INTEGER PRIMARY KEY, key TEXT NOT NULL);
-CREATE TRIGGER changed AFTER UPDATE OF etag ON objects BEGIN
-    INSERT INTO changes VALUES (new.etag, new.key);
-END;
 CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
     INSERT OR IGNORE INTO leftovers
         SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
@@ -51,18 +44,27 @@ CREATE TRIGGER replaced AFTER UPDATE OF stream ON objects WHEN old.stream IS NOT
         SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
 END;
 """
-
 _SET_ASIDE = """
 DROP TRIGGER deleted;
 DROP TRIGGER replaced;
 DROP INDEX streamed;
-ALTER TABLE objects RENAME TO objects_1;
+DROP TABLE clock;
+ALTER TABLE objects RENAME TO objects_before;
+"""
+_FORGET_CHANGES = """
+DROP TRIGGER changed;
+DROP TABLE changes;
 """
 _TAKE_OVER = """
-INSERT INTO objects SELECT id, key, id, size, stream, body FROM objects_1;
-DROP TABLE objects_1;
+INSERT INTO objects
+    SELECT key, printf('%016x00000000', {number}), size, stream, body FROM objects_before ORDER BY key;
+DROP TABLE objects_before;
 """
-_STEPS = {0: _STREAMS + _OBJECTS, 1: _SET_ASIDE + _OBJECTS + _TAKE_OVER}
+_STEPS = {
+    0: _STREAMS + _OBJECTS,
+    1: _SET_ASIDE + _OBJECTS + _TAKE_OVER.format(number="id"),
+    2: _FORGET_CHANGES + _SET_ASIDE + _OBJECTS + _TAKE_OVER.format(number="etag"),
+}
 """From each format to ours."""
 
 

@@ -1,6 +1,7 @@
-"""What keeps the file of sqlite:// small: streams that nobody refers to are swept, and free pages given back.
+"""What keeps the files of sqlite:// small: the log is emptied, streams are swept, and free pages given back.
 
-Each call does a slice, in a transaction of its own, so that writers never wait long. And the log is lengthened, once.
+Only streams that nobody refers to, that is. Each call does a slice, in a transaction of its own, so that writers never
+wait long. And the log is lengthened, once.
 """
 
 from __future__ import annotations
@@ -8,12 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from brigade.blobs.sqlite_file import PAGE
+from brigade.blobs.sqlite_file import PAGE, connect, patiently
 from brigade.clock import wall_ns
 
-__all__ = ["SLICE", "forget_changes", "is_untidy", "lengthen", "roll_back", "tidy"]
+__all__ = ["Upkeep", "is_untidy", "roll_back"]
 
+T = TypeVar("T")
+CHECKPOINT_AFTER = 4 * 1024 * 1024
+"""Bytes written since the last checkpoint that make the next one due.
+
+The log is then written over from its start, which the disk syncs faster than a file that grows.
+"""
+LENGTHEN_AFTER = CHECKPOINT_AFTER // 64
+LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
+"""How long the log is made, with room for what comes during a checkpoint, once so many bytes were written."""
 FREE_PAGES = 1024
 """So much room is kept for what comes next; more goes back to the disk once half of the file is free."""
 VACUUM_PAGES = 512
@@ -21,8 +34,69 @@ SWEEP_CHUNKS = 8
 SLICE = VACUUM_PAGES * PAGE
 """About how many bytes a slice writes."""
 PIECE = 256 * 1024
-CHANGES_AGE = 10 * 10**9
 LEFTOVER_AGE = 3600 * 10**9
+
+
+class WithLock(Protocol):
+    """How the connection that writes is had."""
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> T: ...
+
+
+class Upkeep:
+    """What is due, and doing it, a slice at a time. `with_lock` calls with the connection that writes, and its lock."""
+
+    def __init__(self, path: str, with_lock: WithLock, *, fsync: bool) -> None:
+        self._path = path
+        self._with_lock = with_lock
+        self._fsync = fsync
+        self.written = 0
+        self.untidy = False
+        self.tending = threading.Lock()
+        self._tend_at = LENGTHEN_AFTER if fsync else CHECKPOINT_AFTER
+        self._keeper: sqlite3.Connection | None = None
+
+    def disconnect(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def is_due(self) -> bool:
+        return self.untidy or self.written >= self._tend_at
+
+    def tend(self) -> None:
+        """One slice of the upkeep."""
+        if self._tend_at < CHECKPOINT_AFTER:
+            self._tend_at = CHECKPOINT_AFTER
+            self._lengthen_log()
+        if self.written >= CHECKPOINT_AFTER:
+            self.written = 0
+            self._checkpoint()
+        if self.untidy:
+            self.untidy = False
+            self.untidy = self._with_lock(_tidy)
+            self.written += SLICE
+
+    def _lengthen_log(self) -> None:
+        """Where the disk has room for it."""
+        disk = os.statvfs(os.path.dirname(self._path))
+        if disk.f_bavail * disk.f_frsize < 16 * LOG_SIZE:
+            return
+        log = os.open(f"{self._path}-wal", os.O_WRONLY)
+        try:
+            patiently(self._path, lambda: self._with_lock(_lengthen, log, LOG_SIZE))
+            os.fsync(log)
+        finally:
+            os.close(log)
+
+    def _checkpoint(self) -> None:
+        """Others write meanwhile; only what they add is copied with writers kept out, so that the log begins anew."""
+        with self.tending:
+            if self._keeper is None:
+                self._keeper = connect(self._path, fsync=self._fsync)
+            ((_, frames, _),) = self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if frames * PAGE >= CHECKPOINT_AFTER:
+                self._with_lock(_restart, self._keeper)
 
 
 def is_untidy(connection: sqlite3.Connection) -> bool:
@@ -30,9 +104,13 @@ def is_untidy(connection: sqlite3.Connection) -> bool:
     return bool(_leftover(connection)) or _has_room_to_spare(connection)
 
 
-def tidy(connection: sqlite3.Connection) -> bool:
+def _tidy(connection: sqlite3.Connection) -> bool:
     """Do a slice of that; False where there was none left."""
     return _sweep(connection) or _shrink(connection)
+
+
+def _restart(_: sqlite3.Connection, keeper: sqlite3.Connection) -> None:
+    keeper.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:
@@ -62,14 +140,7 @@ def _shrink(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def forget_changes(connection: sqlite3.Connection) -> None:
-    """Remove what tells of writes that all who listen have heard of. The last one stays: numbers go on from there."""
-    connection.execute(
-        "DELETE FROM changes WHERE id < ? AND id < (SELECT max(id) FROM changes)", (wall_ns() - CHANGES_AGE,)
-    )
-
-
-def lengthen(connection: sqlite3.Connection, log: int, size: int) -> None:
+def _lengthen(connection: sqlite3.Connection, log: int, size: int) -> None:
     """Make the write-ahead log so long: a disk syncs what is written over much faster than a file that grows.
 
     While we hold the lock for writing nobody else adds to the log, and what lies behind its last frame is room for the

@@ -1,50 +1,224 @@
-"""Told by the kernel that the write-ahead log has grown, then by the database which keys were written."""
+"""A file beside the database in which writers of sqlite:// tell listeners which keys they wrote.
+
+Who listens holds a shared lock on the file. A writer that can have it for itself after its commit knows that nobody
+listens, and writes nothing; otherwise it appends its keys. A listener takes the lock first, and then lets everybody
+look once: so a write was committed before that look, or its writer saw the lock. News are a convenience: where the
+file cannot be had or written, or a writer dies right after its commit, claimers find by polling what was written.
+
+An append is the end of a line, a name that is used once, and then the keys, a line each. So what a dead writer left
+half written ends with the next append, and the name at the start of the file tells whether it was begun anew.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
+import fcntl
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
+from fcntl import flock
+
+import msgspec
 
 from brigade.blobs.watch import Watch
-from brigade.clock import wall_ns
-from brigade.errors import BrigadeError
+from brigade.ids import secret_bytes
 
-__all__ = ["LogWatch"]
+__all__ = ["News", "NewsWatch"]
 
-SOON = 10
-"""Milliseconds to the next look after news: the log is written a moment before what is in it can be read."""
+LONGEST = 1024 * 1024
+"""Bytes of news after which the file is begun anew."""
 LATE = 500
+"""Milliseconds after which a listener looks though it was told of nothing."""
+LOCKING = 0.001
+SETTLED = 0.02
+"""Seconds within which every writer has noticed that the file is another one."""
+_ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
+_UNLOCK = fcntl.LOCK_UN
+_NAME = 17
+_HEAD = 1 + _NAME
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(str).decode
 
 
-class LogWatch(Watch):
-    """Tells of objects that were written. `since(number)` has those of the writes after that one, in order."""
+class News:
+    """The writer's end. One thread at a time may use it. Nothing here raises: a write that was committed is done."""
 
-    def __init__(self, path: str, since: Callable[[int], list[tuple[int, str]]]) -> None:
-        super().__init__(f"{path}-wal")
-        self._log = f"{path}-wal"
-        self._since = since
-        self._seen = 0
+    def __init__(self, path: str) -> None:
+        self._database = path
+        self._path = f"{path}-news"
+        self._fd = -1
+        self._told = False
+
+    def open(self) -> None:
+        """Open the file unless it is open."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError):
+                self._fd = _opened(self._path, self._database)
+
+    def refresh(self) -> None:
+        """Take the file that has the name now."""
+        if self._fd < 0 or not _is_at(self._fd, self._path):
+            self._let_go()
+            self.open()
+
+    def is_heard(self) -> bool:
+        """Whether somebody listens, so that there is something to `tell`."""
+        try:
+            flock(self._fd, _ALONE)
+        except BlockingIOError:
+            return True
+        except (OSError, ValueError):
+            return False
+        if self._told:
+            self._clear()
+        flock(self._fd, _UNLOCK)
+        return False
+
+    def tell(self, keys: Iterable[str]) -> None:
+        """Append these keys, all at once."""
+        lines = [_encode(key) for key in keys]
+        if not lines:
+            return
+        self._told = True
+        with contextlib.suppress(OSError):
+            if os.fstat(self._fd).st_size > LONGEST:
+                os.ftruncate(self._fd, 0)
+            os.write(self._fd, b"\n".join((_begun(), *lines, b"")))
+
+    def close(self) -> None:
+        """Nobody has to read what is left where nobody listens."""
+        self._told = True
+        self.is_heard()
+        self._let_go()
+
+    def forked(self) -> None:
+        """In a child process: the parent's file, and with it its lock, is not ours."""
+        self._let_go()
+
+    def _clear(self) -> None:
+        self._told = False
+        with contextlib.suppress(OSError):
+            if os.fstat(self._fd).st_size:
+                os.ftruncate(self._fd, 0)
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class NewsWatch(Watch):
+    """The listener's end: tells of objects that were written, and everybody to look where that is not known."""
+
+    _fd = -1
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path}-news")
+        self._database = path
+        self._path = f"{path}-news"
+        self._head = b""
+        self._offset = 0
+
+    def forked(self) -> None:
+        """While a child kept the parent's file open, its lock would be held."""
+        super().forked()
+        self._let_go()
 
     def _listen(self, stop: threading.Event) -> None:
+        again = False
+        while not stop.is_set():
+            try:
+                self._listen_to_file(stop, again)
+            finally:
+                self._let_go()
+            again = True
+
+    def _listen_to_file(self, stop: threading.Event, again: bool) -> None:
+        """Tell what is written until `stop` is set, or the file has lost its name."""
         from watchfiles._rust_notify import RustNotify
 
-        self._seen = wall_ns()
-        with RustNotify([self._log], False, False, 300, False, True) as notify:
-            self._tell_all()
-            pause = SOON
-            while not stop.is_set():
-                changes = notify.watch(10, 5, pause, stop)
-                pause = SOON if isinstance(changes, set) else min(pause * 2, LATE)
+        self._fd = _opened(self._path, self._database)
+        self._lock_file(stop)
+        with RustNotify([self._path], False, False, 300, False, True) as notify:
+            if again:
+                stop.wait(SETTLED)
+            self._begin()
+            while not stop.is_set() and _is_at(self._fd, self._path):
+                notify.watch(10, 5, LATE, stop)
                 if not stop.is_set():
                     self._look()
 
+    def _lock_file(self, stop: threading.Event) -> None:
+        """Writers hold it for a moment; one that is stopped then must not keep us from ending."""
+        while not stop.is_set():
+            try:
+                flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                stop.wait(LOCKING)
+            else:
+                break
+
+    def _begin(self) -> None:
+        """What was written so far is seen by all when they look, so news begin at the end of the file."""
+        if not os.fstat(self._fd).st_size:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, _begun() + b"\n")
+        self._head = self._head_now()
+        self._offset = os.fstat(self._fd).st_size
+        self._tell_all()
+
     def _look(self) -> None:
-        """Tell what is new. Where the clock was set back, numbers don't show that: everybody is told to look."""
-        if wall_ns() < self._seen:
+        """Tell what is new. In a file that was begun anew something may have been missed."""
+        if self._head_now() != self._head or (size := os.fstat(self._fd).st_size) < self._offset:
+            self._begin()
+            return
+        found = os.pread(self._fd, size - self._offset, self._offset)
+        whole = found[: found.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        try:
+            keys = [_decode(line) for line in whole.split(b"\n") if line and not _is_name(line)]
+        except (msgspec.MsgspecError, ValueError):
             self._tell_all()
-        with contextlib.suppress(sqlite3.Error, BrigadeError):
-            while written := self._since(self._seen):
-                self._seen = written[-1][0]
-                self._tell([key for _, key in written])
+        else:
+            self._tell(keys)
+
+    def _head_now(self) -> bytes:
+        return os.pread(self._fd, _HEAD, 0)
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _begun() -> bytes:
+    """What an append begins with: the end of a line that may have none, and a name that is used once."""
+    return b"\n#" + secret_bytes(8).hex().encode()
+
+
+def _is_name(line: bytes) -> bool:
+    return len(line) == _NAME and line.startswith(b"#")
+
+
+def _opened(path: str, database: str) -> int:
+    """The file, made where there is none, for everybody who may write the database."""
+    like = os.stat(database)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, like.st_mode & 0o666)
+    try:
+        made, us = os.fstat(fd), os.geteuid()
+        if us == 0 and (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
+            os.fchown(fd, like.st_uid, like.st_gid)
+        if us in (0, made.st_uid) and (made.st_mode ^ like.st_mode) & 0o666:
+            os.fchmod(fd, like.st_mode & 0o666)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Whether the open file still has this name."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False

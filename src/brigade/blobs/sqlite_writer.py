@@ -1,8 +1,7 @@
 """The side of sqlite:// that writes: operations that come together share a transaction, and so its fsync.
 
-One thread takes what is waiting, carries it out between `BEGIN IMMEDIATE` and `COMMIT`, and then answers. The same
-thread tends the database: it copies the write-ahead log into the file, sweeps the chunks of streams that nobody
-refers to, and gives free pages back to the disk, a slice at a time.
+One thread takes what is waiting, carries it out between `BEGIN IMMEDIATE` and `COMMIT`, tells who listens, and then
+answers. The same thread does the upkeep.
 """
 
 from __future__ import annotations
@@ -12,70 +11,36 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Swap
+from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Refused, Swap
 from brigade.blobs.sqlite_file import PAGE, connect, explained, is_busy, outcome_unknown, patiently, prepare
-from brigade.blobs.sqlite_upkeep import SLICE, forget_changes, is_untidy, lengthen, roll_back, tidy
+from brigade.blobs.sqlite_streams import Piece, Seal, Swept, add_piece, give_up, seal
+from brigade.blobs.sqlite_upkeep import Upkeep, is_untidy, roll_back
+from brigade.blobs.sqlite_watch import News
 from brigade.clock import wall_ns
 from brigade.errors import BrigadeError, StoreUnavailable
+from brigade.ids import secret_bytes
 
-__all__ = ["CLOSED", "Piece", "Seal", "Swept", "Write", "Writer", "etag_of"]
+__all__ = ["CLOSED", "Write", "Writer", "modified_of"]
 
 T = TypeVar("T")
 CLOSED = "the hub was closed while this call was under way; open another one to go on"
-CHECKPOINT_AFTER = 4 * 1024 * 1024
-"""Bytes written since the last checkpoint that make the next one due.
-
-The log is then written over from its start, which the disk syncs faster than a file that grows.
-"""
-LENGTHEN_AFTER = CHECKPOINT_AFTER // 64
-LOG_SIZE = CHECKPOINT_AFTER + CHECKPOINT_AFTER // 2
-"""How long the log is made, with room for what comes during a checkpoint, once so many bytes were written."""
 PAUSE, PAUSES = 0.0003, 15
 """Seconds between two tries to write while another process does, and how many there are: a commit takes as long."""
 CHECKED_FOR = 10_000_000
 """Nanoseconds for which a file that had its name is taken to have it still, and to be written by nobody else."""
 QUIET_AFTER = 100_000_000
 """Nanoseconds without a write of anybody else, after which none is expected soon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Write a chunk of a stream; `stream` is 0 for the first. The answer is the stream's number."""
-
-    stream: int
-    place: int
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Make a stream an object, all at once. False where the key was taken."""
-
-    stream: int
-    key: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Give a stream up: its chunks may go."""
-
-    stream: int
-
-
-_LATEST = "SELECT max(ifnull((SELECT max(id) FROM objects), 0), ifnull((SELECT max(id) FROM changes), 0))"
-_CREATE = "INSERT INTO objects VALUES (?1, ?2, ?1, ?3, NULL, ?4) ON CONFLICT (key) DO NOTHING"
-_SWAP = "UPDATE objects SET etag = ?1, size = ?2, stream = NULL, body = ?3 WHERE key = ?4 AND etag = ?5"
-_IF_LATEST = "?1 > ifnull((SELECT max(id) FROM objects), 0) AND ?1 > ifnull((SELECT max(id) FROM changes), 0)"
-_CREATE_IF_LATEST = (
-    f"INSERT INTO objects SELECT ?1, ?2, ?1, ?3, NULL, ?4 WHERE {_IF_LATEST} ON CONFLICT (key) DO NOTHING"
-)
-_SWAP_IF_LATEST = f"{_SWAP} AND {_IF_LATEST}"
+_CREATE = "INSERT INTO objects VALUES (?, ?, ?, NULL, ?) ON CONFLICT (key) DO NOTHING"
+_SWAP = "UPDATE objects SET etag = ?, size = ?, stream = NULL, body = ? WHERE key = ? AND etag = ?"
+_COPY = """
+INSERT INTO objects SELECT ?, ?, size, stream, body FROM objects WHERE key = ?
+ON CONFLICT (key) DO UPDATE
+    SET etag = excluded.etag, size = excluded.size, stream = excluded.stream, body = excluded.body
+"""
 DELETED_AT_ONCE = 64
 _DELETE = f"DELETE FROM objects WHERE key IN ({', '.join('?' * DELETED_AT_ONCE)})"  # noqa: S608
 
@@ -90,21 +55,20 @@ class Writer:
         self._path = path
         self._fsync = fsync
         self._latest = 0
-        self._written = 0
-        self._tend_at = LENGTHEN_AFTER if fsync else CHECKPOINT_AFTER
+        self._mark = _new_mark()
         self.commits = 0
         self.lock = threading.Lock()
-        self.tending = threading.Lock()
         self._starting = threading.Lock()
         self._waiting: SimpleQueue[Waiting | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._keeper: sqlite3.Connection | None = None
         self._connection: sqlite3.Connection | None = prepare(path, fsync=fsync)
-        self._untidy = False
+        self.upkeep = Upkeep(path, self._with_lock, fsync=fsync)
         with contextlib.suppress(sqlite3.Error):
-            self._untidy = is_untidy(self._connection)
+            self.upkeep.untidy = is_untidy(self._connection)
         self._file = _identity(path)
+        self._news = News(path)
+        self._news.open()
         self._checked = 0
         self._version = 0
         self._disturbed = wall_ns()
@@ -125,7 +89,7 @@ class Writer:
 
         Who is `waiting` gives other processes some milliseconds for what they are at.
         """
-        answer = self._try(lambda: self._one(op), waiting)
+        answer = self._try(self._alone if type(op) is Create or type(op) is Swap else self._one, op, waiting)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -134,37 +98,41 @@ class Writer:
         """`try_now` for several, in one transaction. An operation that fails alone is answered with its error."""
         nothing = [NotImplemented] * len(ops)
         try:
-            answers = self._try(lambda: self._transaction(ops), waiting)
+            answers = self._try(self._transaction, ops, waiting)
         except BrigadeError:
             return nothing  # It came to nothing: one at a time tells why.
         return nothing if answers is NotImplemented else answers
 
-    def _try(self, work: Callable[[], Any], waiting: bool) -> Any:
+    def _try(self, work: Callable[[Any], Any], what: object, waiting: bool) -> Any:
+        """What `work` makes of it, or NotImplemented."""
         if not (self.lock.acquire(timeout=PAUSE * PAUSES) if waiting else self.lock.acquire(False)):
             return NotImplemented
         try:
-            for _ in range(PAUSES if waiting else 1):
-                if self._stop.is_set():
-                    return NotImplemented
-                try:
-                    answer = work()
-                    break
-                except sqlite3.Error as error:
-                    if not is_busy(error):
-                        raise explained(self._path, "write", error) from error
-                if waiting:
-                    self._stop.wait(PAUSE)
-            else:
+            if self._stop.is_set():
                 return NotImplemented
+            answer = work(what)
+        except sqlite3.Error as error:
+            answer = self._try_again(work, what, error, PAUSES if waiting else 1)
         finally:
             self.lock.release()
-        if self._due():
+        if self.upkeep.is_due():
             self._tend_soon()
         return answer
 
+    def _try_again(self, work: Callable[[Any], Any], what: object, error: sqlite3.Error, times: int) -> Any:
+        """After an error: where another process is in the way, up to so many tries in all."""
+        while is_busy(error):
+            times -= 1
+            if not times or self._stop.wait(PAUSE):
+                return NotImplemented
+            try:
+                return work(what)
+            except sqlite3.Error as another:
+                error = another
+        raise explained(self._path, "write", error) from error
+
     def _one(self, op: Write) -> object:
-        answer = self._alone(op) if isinstance(op, Create | Swap) else NotImplemented
-        return self._transaction([op])[0] if answer is NotImplemented else answer
+        return self._transaction((op,))[0]
 
     def try_reading(self, key: str, look: Callable[[sqlite3.Connection, str], object]) -> object:
         """Read through the connection that writes, which has at hand what it wrote. NotImplemented where it is busy."""
@@ -198,14 +166,16 @@ class Writer:
     def disconnect(self) -> None:
         with self.lock:
             connection, self._connection = self._connection, None
-        for one in (connection, self._keeper):
-            if one is not None:
-                one.close()
-        self._keeper = None
+            self._news.close()
+        if connection is not None:
+            connection.close()
+        self.upkeep.disconnect()
 
     def forked(self) -> None:
         """In a child process: let go of what is the parent's. The thread is started anew when it is needed."""
+        self._news.forked()
         self.disconnect()
+        self._mark = _new_mark()
         self._thread = None
         self._waiting = SimpleQueue()
         self._starting = threading.Lock()
@@ -222,9 +192,9 @@ class Writer:
             found = [one for one in batch if one is not None]
             if found:
                 _answer(found, self._together([op for op, _, _ in found]))
-            while not self._stop.is_set() and self._due():
+            while not self._stop.is_set() and self.upkeep.is_due():
                 with contextlib.suppress(sqlite3.Error, BrigadeError, OSError):
-                    self._tend()
+                    self.upkeep.tend()
                 if not self._waiting.empty():
                     break
             if self._stop.is_set() and self._waiting.empty():
@@ -264,8 +234,6 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._check_file(wall_ns())
-            ((latest,),) = connection.execute(_LATEST).fetchall()
-            self._latest = max(self._latest, latest)
             answers = [self._guarded(connection, op) for op in ops]
             try:
                 connection.execute("COMMIT")
@@ -277,40 +245,44 @@ class Writer:
         finally:
             roll_back(connection)
         self.commits += 1
+        if self._news.is_heard():
+            self._news.tell(_written_keys(ops, answers))
         return answers
 
     def _alone(self, op: Create | Swap) -> object:
-        """A create or a swap as one statement, which is a transaction of its own.
-
-        NotImplemented where it did nothing, for whatever reason: the long way tells.
-        """
-        new = wall_ns()
-        if new <= self._latest:
-            return NotImplemented
+        """A create or a swap as one statement, which is a transaction of its own."""
+        now = wall_ns()
         connection = self._connection or self._connected()
-        self._check_file(new)
+        if not 0 <= now - self._checked < CHECKED_FOR:
+            self._check_file(now)
         try:
-            answer = self._put(connection, op, new, _CREATE_IF_LATEST, _SWAP_IF_LATEST)
+            answer = self._put(connection, op, now)
         except sqlite3.Error as error:
             if not outcome_unknown(error):
                 raise
             return UNKNOWN
         if answer is CONFLICT:
-            return NotImplemented
-        self._latest = new
+            return CONFLICT
         self.commits += 1
+        if self._news.is_heard():
+            self._news.tell((op.key,))
         return answer
 
-    def _put(
-        self, connection: sqlite3.Connection, op: Create | Swap, new: int, create: str = _CREATE, swap: str = _SWAP
-    ) -> object:
-        """Write an object under a number that is greater than all before."""
-        self._written += len(op.body) + 2 * PAGE
+    def _put(self, connection: sqlite3.Connection, op: Create | Swap, now: int) -> str | Refused:
+        etag = self._new_etag(now)
+        body = op.body
+        size = len(body)
+        self.upkeep.written += size + PAGE
         if isinstance(op, Create):
-            done = connection.execute(create, (new, op.key, len(op.body), op.body))
+            done = connection.execute(_CREATE, (op.key, etag, size, body))
         else:
-            done = connection.execute(swap, (new, len(op.body), op.body, op.key, _number_of(op.etag)))
-        return etag_of(new) if done.rowcount else CONFLICT
+            done = connection.execute(_SWAP, (etag, size, body, op.key, op.etag))
+        return etag if done.rowcount else CONFLICT
+
+    def _new_etag(self, now: int) -> str:
+        """One that no object ever had: the time, or more than the last one, and what only this writer has."""
+        self._latest = now = now if now > self._latest else self._latest + 1
+        return f"{now:016x}{self._mark}"
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
         """An operation that fails alone is undone alone: each is one statement, or raises before it writes."""
@@ -324,87 +296,52 @@ class Writer:
     def _apply(self, connection: sqlite3.Connection, op: Write) -> object:
         match op:
             case Create() | Swap():
-                return self._put(connection, op, self._new_number(connection))
+                return self._put(connection, op, wall_ns())
             case Delete(keys):
-                self._written += len(keys) * PAGE
+                self.upkeep.written += len(keys) * PAGE
                 for start in range(0, len(keys), DELETED_AT_ONCE):
                     some = keys[start : start + DELETED_AT_ONCE]
                     connection.execute(_DELETE, (*some, *some[-1:] * (DELETED_AT_ONCE - len(some))))
-                self._untidy = is_untidy(connection)
+                self.upkeep.untidy = is_untidy(connection)
                 return None
             case DeleteIf(key, etag):
-                self._written += PAGE
-                done = connection.execute("DELETE FROM objects WHERE key = ? AND etag = ?", (key, _number_of(etag)))
+                self.upkeep.written += PAGE
+                done = connection.execute("DELETE FROM objects WHERE key = ? AND etag = ?", (key, etag))
                 return etag if done.rowcount else CONFLICT
             case Copy(source, target):
                 return self._copy(connection, source, target)
             case Piece():
-                return self._add_piece(connection, op)
+                self.upkeep.written += op.cost
+                return self._still_ours(add_piece(connection, op))
             case Seal():
-                return self._seal(connection, op)
+                done = self._still_ours(seal(connection, op, self._new_etag(wall_ns())))
+                self.upkeep.untidy |= not done
+                return done
             case Swept(stream):
-                self._untidy = True
-                return connection.execute("UPDATE leftovers SET since = 0 WHERE stream = ?", (stream,)).rowcount
+                self.upkeep.untidy = True
+                return give_up(connection, stream)
 
     def _copy(self, connection: sqlite3.Connection, source: str, target: str) -> bool:
         found = connection.execute("SELECT size FROM objects WHERE key = ?", (source,)).fetchall()
         if not found:
             return False
-        self._written += found[0][0] + 2 * PAGE
-        connection.execute(
-            "INSERT INTO objects SELECT ?1, ?2, ?1, size, stream, body FROM objects WHERE key = ?3 "
-            "ON CONFLICT (key) DO UPDATE SET etag = excluded.etag, size = excluded.size, stream = excluded.stream, "
-            "body = excluded.body",
-            (self._new_number(connection), target, source),
-        )
+        self.upkeep.written += found[0][0] + PAGE
+        connection.execute(_COPY, (target, self._new_etag(wall_ns()), source))
         return True
 
-    def _add_piece(self, connection: sqlite3.Connection, op: Piece) -> int:
-        """Until it is sealed a stream is a leftover that somebody still adds to."""
-        self._written += len(op.body) + 2 * PAGE
-        stream, now = op.stream, wall_ns()
-        if stream:
-            done = connection.execute("UPDATE leftovers SET since = ? WHERE stream = ?", (now, stream))
-            self._still_ours(done.rowcount)
-        else:
-            stream = self._new_number(connection)
-            connection.execute("INSERT INTO leftovers VALUES (?, ?)", (stream, now))
-        connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (stream, op.place, op.body))
-        return stream
-
-    def _seal(self, connection: sqlite3.Connection, op: Seal) -> bool:
-        self._still_ours(connection.execute("SELECT 1 FROM leftovers WHERE stream = ?", (op.stream,)).fetchall())
-        done = connection.execute(
-            "INSERT INTO objects VALUES (?1, ?2, ?1, ?3, ?4, NULL) ON CONFLICT (key) DO NOTHING",
-            (self._new_number(connection), op.key, op.size, op.stream),
-        )
-        if done.rowcount:
-            connection.execute("DELETE FROM leftovers WHERE stream = ?", (op.stream,))
-        else:
-            self._apply(connection, Swept(op.stream))
-        return bool(done.rowcount)
-
-    def _still_ours(self, found: object) -> None:
-        if not found:
+    def _still_ours(self, answer: T | None) -> T:
+        if answer is None:
             raise StoreUnavailable(
                 f"a stream into {self._path!r} stood still for an hour and was given up; send it again"
             )
-
-    def _new_number(self, connection: sqlite3.Connection) -> int:
-        """Greater than every one before, also where the clock was set back and what it had numbered is deleted."""
-        new = wall_ns()
-        if new <= self._latest:
-            ((noted,),) = connection.execute("SELECT latest FROM clock").fetchall()
-            new = max(self._latest, noted) + 1
-            connection.execute("UPDATE clock SET latest = ?", (new,))
-        self._latest = new
-        return new
+        return answer
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             if self._stop.is_set():
                 raise StoreUnavailable(CLOSED)
             self._connection = connect(self._path, fsync=self._fsync)
+            self._news.open()
         return self._connection
 
     def _check_file(self, now: int) -> None:
@@ -421,6 +358,7 @@ class Writer:
         ((version,),) = self._connected().execute("PRAGMA data_version").fetchall()
         if version != self._version:
             self._version, self._disturbed = version, now
+        self._news.refresh()
         self._checked = now
 
     def undisturbed(self) -> bool:
@@ -428,57 +366,27 @@ class Writer:
         now = wall_ns()
         return 0 <= now - self._checked < 2 * CHECKED_FOR and now - self._disturbed > QUIET_AFTER
 
-    def _due(self) -> bool:
-        return self._untidy or self._written >= self._tend_at
 
-    def _tend(self) -> None:
-        """One slice of the upkeep."""
-        if self._tend_at < CHECKPOINT_AFTER:
-            self._tend_at = CHECKPOINT_AFTER
-            self._lengthen_log()
-        if self._written >= CHECKPOINT_AFTER:
-            self._written = 0
-            self._checkpoint()
-            self._with_lock(forget_changes)
-        if self._untidy:
-            self._untidy = False
-            self._untidy = self._with_lock(tidy)
-            self._written += SLICE
-
-    def _lengthen_log(self) -> None:
-        """Where the disk has room for it."""
-        disk = os.statvfs(os.path.dirname(self._path))
-        if disk.f_bavail * disk.f_frsize < 16 * LOG_SIZE:
-            return
-        log = os.open(f"{self._path}-wal", os.O_WRONLY)
-        try:
-            patiently(self._path, lambda: self._with_lock(lengthen, log, LOG_SIZE))
-            os.fsync(log)
-        finally:
-            os.close(log)
-
-    def _checkpoint(self) -> None:
-        """Others write meanwhile; only what they add is copied with writers kept out, so that the log begins anew."""
-        with self.tending:
-            if self._keeper is None:
-                self._keeper = connect(self._path, fsync=self._fsync)
-            ((_, frames, _),) = self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            if frames * PAGE >= CHECKPOINT_AFTER:
-                with self.lock:
-                    self._keeper.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+def modified_of(etag: str) -> int:
+    """When the object was written that has this etag, in milliseconds."""
+    return int(etag[:16], 16) // 1_000_000
 
 
-def etag_of(number: int) -> str:
-    return f"{number:x}"
+def _new_mark() -> str:
+    """The end of a writer's etags, by which they differ from those that others make at the same moment."""
+    return secret_bytes(4).hex()
 
 
-def _number_of(etag: str) -> int:
-    """The number of an etag; 0, which nothing has, for what never was one."""
-    try:
-        number = int(etag, 16)
-    except ValueError:
-        return 0
-    return number if etag_of(number) == etag and number < 1 << 63 else 0
+def _written_keys(ops: Sequence[Write], answers: Sequence[object]) -> Iterator[str]:
+    """What has other bytes now than it had."""
+    for op, answer in zip(ops, answers, strict=True):
+        match op:
+            case Create(key) | Swap(key) if isinstance(answer, str):
+                yield key
+            case Copy(_, key) | Seal(_, key) if answer is True:
+                yield key
+            case _:
+                pass
 
 
 def _identity(path: str) -> tuple[int, int] | None:
