@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brigade.blobs import Blob, Copy, Create, Delete, Get, List, Swap, sqlite_file, sqlite_upkeep
+from brigade.blobs import Blob, Copy, Create, Delete, Get, List, Swap, sqlite_file, sqlite_streams, sqlite_upkeep
 from brigade.blobs.sqlite import SqliteBlobs
 from brigade.blobs.sqlite_streams import Piece
 from brigade.errors import MessageNotFound, StoreUnavailable
@@ -57,6 +57,20 @@ class TestStreams:
             other.execute("DELETE FROM chunks WHERE place = 1")
         with pytest.raises(StoreUnavailable, match="lacks bytes; the file is damaged"):
             await blobs.perform(Get("q/large"))
+
+    async def test_streams_are_kept_apart_even_if_time_stands_still(
+        self, blobs: SqliteBlobs, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that are written, those that are objects, and those of which only chunks are left."""
+        monkeypatch.setattr(sqlite_streams, "wall_ns", lambda: 7)
+        other = SqliteBlobs(path, fsync=False, watch=False)
+        await blobs.put_stream("q/sealed", pieces(3, 1_000_000))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as damaged:
+            damaged.execute("INSERT INTO chunks VALUES (20, 0, x'78')")
+        first = await blobs._writer.submit(Piece(0, 0, b"x"))
+        assert [first, await other._writer.submit(Piece(0, 0, b"y"))] == [21, 22]
+        await other.close()
+        assert len((await stored(blobs))["q/sealed"]) == 3_000_000
 
     async def test_a_swap_lets_go_of_the_chunks(self, blobs: SqliteBlobs, path: str) -> None:
         await blobs.put_stream("q/large", pieces(3, 1_000_000))

@@ -320,20 +320,21 @@ class TestForkedListeners:
     async def test_a_child_does_not_keep_the_lock_of_its_parent(self, path: str) -> None:
         """Nor does it go on listening: a write after its parent's end is told to nobody."""
         writing = SqliteBlobs(path, fsync=False, watch=False)
-        go = os.pipe()
+        reading, going = os.pipe()
         async with listening(path) as (_, told):
             child = os.fork()
             if child == 0:
-                os.read(go[0], 1)
+                os.close(going)
+                os.read(reading, 1)
                 os._exit(0)
             await writing.perform(Create("q/a", b"x"))
             await until(lambda: told == ["q/a"])
         await writing.perform(Create("q/b", b"x"))
-        assert news(path).read_bytes() == b""
-        os.write(go[1], b"x")
-        os.waitpid(child, 0)
-        for fd in go:
+        left = news(path).read_bytes()
+        for fd in (reading, going):
             os.close(fd)
+        os.waitpid(child, 0)
+        assert left == b""
         await writing.close()
 
     async def test_what_a_child_writes_is_told_to_its_parent(self, path: str) -> None:
