@@ -128,13 +128,13 @@ def test_an_interrupt_leaves_the_ack_and_gives_the_claim_back(
     queue: brigade.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (held,) = queue.claim()
-    real = prompt.messages_of
+    real = prompt.first_message
 
     def interrupted(*args: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(prompt, "messages_of", interrupted)
+    monkeypatch.setattr(prompt, "first_message", interrupted)
     with suppress(KeyboardInterrupt):
         queue.claim(ack=held)
         pytest.fail("the interrupt went unnoticed")

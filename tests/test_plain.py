@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,14 +225,14 @@ class TestOneCaller:
         queue.enqueue("first")
         queue.ack(taken(queue))
         queue.enqueue("x")
-        real = prompt.messages_of
 
-        def interrupted(*args: Any) -> Any:
+        def interrupted(real: Callable[..., Any], *args: Any) -> Any:
             signal.raise_signal(signal.SIGINT)
             return real(*args)
 
-        for module in (prompt, joint, claiming):  # Where the hub's own thread is awake, it is another one.
-            monkeypatch.setattr(module, "messages_of", interrupted)
+        monkeypatch.setattr(prompt, "first_message", partial(interrupted, prompt.first_message))
+        for module in (joint, claiming):  # Where the hub's own thread is awake, it is another one.
+            monkeypatch.setattr(module, "messages_of", partial(interrupted, module.messages_of))
         with suppress(KeyboardInterrupt):
             queue.claim()
             pytest.fail("the interrupt went unnoticed")

@@ -192,19 +192,23 @@ class TestTheFile:
                 await blobs.perform(Create(key, b"x"))
         await blobs.close()
 
-    async def test_damage_is_told_of(self, path: str) -> None:
+    @pytest.mark.parametrize("size", [500, 1000])
+    async def test_damage_is_told_of(self, path: str, size: int) -> None:
+        """When the file is opened, or when what is damaged is read."""
         blobs = SqliteBlobs(path)
         for n in range(200):
-            await blobs.perform(Create(f"q/{n}", b"x" * 1000))
+            await blobs.perform(Create(f"q/{n}", b"x" * size))
         await blobs.close()
-        with Path(path).open("r+b") as file:
-            for place in range(1, 30):
-                file.seek(place * 4096)
-                file.write(b"\xa5" * 4096)
-        again = SqliteBlobs(path)
-        with pytest.raises(StoreUnavailable, match=r"is damaged .*restore it from a backup"):
-            await stored(again)
-        await again.close()
+        pages = Path(path).stat().st_size // 4096
+        for first in (pages // 2, 1):
+            with Path(path).open("r+b") as file:
+                for place in range(first, pages):
+                    file.seek(place * 4096)
+                    file.write(b"\xa5" * 4096)
+            with pytest.raises(StoreUnavailable, match=r"is damaged .*restore it from a backup"):
+                await stored(again := SqliteBlobs(path))
+            if first > 1:
+                await again.close()
 
     async def test_a_url_opens_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -224,6 +228,7 @@ def make_format_2(path: str) -> None:
         old.execute("INSERT INTO objects VALUES (17, 'q/b', 17, 3, NULL, x'616263')")
         old.execute("INSERT INTO objects VALUES (18, 'q/long', 18, 2, 5, NULL)")
         old.execute("INSERT INTO objects VALUES (19, 'q/also', 19, 2, 5, NULL)")
+        old.execute("INSERT INTO objects VALUES (16, 'q/c', 16, 3000, NULL, ?)", (b"c" * 3000,))
         old.execute("INSERT INTO objects VALUES (?, 'q/a', ?, 0, NULL, x'')", (RECENT, RECENT))
         old.executemany("INSERT INTO chunks VALUES (?, ?, ?)", [(5, 0, b"x"), (5, 1, b"y"), (6, 0, b"given up")])
         old.execute("INSERT INTO leftovers VALUES (6, 0)")
@@ -240,17 +245,28 @@ class TestTheFormatBefore:
             ("q/a", 0, f"{RECENT:016x}00000000", RECENT // 1_000_000),
             ("q/also", 2, "000000000000001300000000", 0),
             ("q/b", 4, "000000000000001400000000", 0),
+            ("q/c", 3000, "000000000000001000000000", 0),
             ("q/long", 2, "000000000000001200000000", 0),
         ]
-        assert await stored(blobs) == {"q/a": b"", "q/also": b"xy", "q/b": b"abcd", "q/long": b"xy"}
+        assert await stored(blobs) == {
+            "q/a": b"",
+            "q/also": b"xy",
+            "q/b": b"abcd",
+            "q/c": b"c" * 3000,
+            "q/long": b"xy",
+        }
         assert b"".join([chunk async for chunk in blobs.get_stream("q/long")]) == b"xy"
         await blobs.close()
         assert is_sound(path)
         assert rows(path, "SELECT name FROM sqlite_master WHERE type <> 'index' ORDER BY name") == [
+            ("bodies",),
+            ("body_deleted",),
+            ("body_replaced",),
             ("chunks",),
             ("deleted",),
             ("leftovers",),
             ("objects",),
+            ("pledges",),
             ("replaced",),
         ]
         assert rows(path, "PRAGMA user_version") == [(3,)]

@@ -14,7 +14,20 @@ from typing import Any
 
 import pytest
 
-from brigade.blobs import Blob, Copy, Create, Delete, Get, List, Swap, sqlite_file, sqlite_streams, sqlite_upkeep
+from brigade.blobs import (
+    CONFLICT,
+    Blob,
+    Copy,
+    Create,
+    Delete,
+    DeleteIf,
+    Get,
+    List,
+    Swap,
+    sqlite_file,
+    sqlite_streams,
+    sqlite_upkeep,
+)
 from brigade.blobs.sqlite import SqliteBlobs
 from brigade.blobs.sqlite_streams import Piece
 from brigade.errors import MessageNotFound, StoreUnavailable
@@ -156,6 +169,44 @@ asyncio.run(main(sys.argv[1]))
         size, grown = map(int, ran.stdout.split())
         assert size == 200_000_000
         assert grown < 60_000, "kilobytes"
+
+
+class TestBodies:
+    """What is longer than a fifth of a page lies apart from its key."""
+
+    async def test_go_with_their_object(self, blobs: SqliteBlobs, path: str) -> None:
+        small, large, larger = b"s", b"l" * 5000, b"L" * 9000
+        first: Any = await blobs.perform(Create("q/a", large))
+        assert rows(path, "SELECT length(body) FROM bodies") == [(5000,)]
+        assert await blobs.perform(Create("q/a", larger)) is CONFLICT
+        assert await blobs.perform(Swap("q/a", larger, "no etag")) is CONFLICT
+        second: Any = await blobs.perform(Swap("q/a", larger, first))
+        assert rows(path, "SELECT length(body) FROM bodies") == [(9000,)]
+        assert await blobs.perform(Copy("q/a", "q/b")) is True
+        third: Any = await blobs.perform(Swap("q/a", small, second))
+        assert await stored(blobs) == {"q/a": small, "q/b": larger}
+        assert await blobs.perform(Copy("q/a", "q/b")) is True
+        assert rows(path, "SELECT * FROM bodies") == []
+        fourth: Any = await blobs.perform(Swap("q/a", large, third))
+        assert await stored(blobs) == {"q/a": large, "q/b": small}
+        assert await blobs.perform(DeleteIf("q/a", fourth)) == fourth
+        await blobs.perform(Create("q/c", large))
+        await blobs.perform(Delete(("q/c",)))
+        assert rows(path, "SELECT * FROM bodies") == []
+
+    async def test_a_body_that_fails_leaves_no_object(self, blobs: SqliteBlobs, path: str) -> None:
+        first: Any = await blobs.perform(Create("q/old", b"o" * 2000))
+        writer: Any = blobs
+        writer._writer._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+        done = await asyncio.gather(
+            blobs.perform(Create("q/new", b"x" * 20_000)),
+            blobs.perform(Swap("q/old", b"x" * 20_000, first)),
+            blobs.perform(Create("q/fine", b"f" * 3000)),
+            return_exceptions=True,
+        )
+        assert [type(one) for one in done] == [StoreUnavailable, StoreUnavailable, str]
+        assert await stored(blobs) == {"q/fine": b"f" * 3000, "q/old": b"o" * 2000}
+        assert rows(path, "SELECT count(*) FROM bodies") == [(2,)]
 
 
 class TestSpace:

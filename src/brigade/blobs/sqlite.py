@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Gathering, Get, Item, List, Op, Page, Swap
 from brigade.blobs.sqlite_file import connect, explained, is_busy, patiently
+from brigade.blobs.sqlite_pledges import machine_life
 from brigade.blobs.sqlite_streams import Piece, Seal, Swept
 from brigade.blobs.sqlite_watch import NewsWatch
 from brigade.blobs.sqlite_writer import CLOSED, Write, Writer, modified_of
@@ -35,6 +36,10 @@ SMALL = 256 * 1024
 FEW = 100
 CHUNK = 1024 * 1024
 _LAST = chr(0x10FFFF)
+_GET = """
+SELECT etag, size, stream, iif(apart IS NULL, body, (SELECT bodies.body FROM bodies WHERE id = apart))
+FROM objects WHERE key = ?
+"""
 _NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in (Get, Create, Swap, List, Delete, DeleteIf, Copy)}
 
 
@@ -49,6 +54,7 @@ class SqliteBlobs(Gathering):
         self._fsync = fsync
         self.immediate = not fsync
         self.prompt = True
+        self.pledges = fsync and bool(machine_life())
         self._counts: Counter[str] = Counter()
         self._writer = Writer(self._path, fsync=fsync)
         self._reading = threading.Lock()
@@ -257,7 +263,7 @@ class SqliteBlobs(Gathering):
                 return Blob(body, etag, modified_of(etag))
 
     def _row(self, connection: sqlite3.Connection, key: str) -> Any:
-        rows = connection.execute("SELECT etag, size, stream, body FROM objects WHERE key = ?", (key,)).fetchall()
+        rows = connection.execute(_GET, (key,)).fetchall()
         return rows[0] if rows else None
 
     def _chunk(self, connection: sqlite3.Connection, stream: int, place: int) -> bytes | None:
@@ -297,6 +303,7 @@ class SqliteBlobs(Gathering):
             self._watch.forked()
         self._threads = Threads(THREADS, "brigade-sqlite-read")
         self._loop_thread = None
+        self.pledges = False  # What the parent pledged is its own, and may be replaced.
 
 
 def _behind(prefix: str) -> str | bytes:

@@ -8,16 +8,20 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from brigade.blobs import sqlite_pledges as pledges
 from brigade.blobs.watch import is_network_filesystem
 from brigade.clock import SystemClock
 from brigade.errors import BrigadeError, ConfigError, PermissionDenied, StoreUnavailable
 
-__all__ = ["PAGE", "connect", "explained", "is_busy", "outcome_unknown", "patiently", "prepare"]
+__all__ = ["PAGE", "SMALL", "connect", "explained", "is_busy", "outcome_unknown", "patiently", "prepare"]
 
 T = TypeVar("T")
 APPLICATION = 0x42524944
 FORMAT = 3
 PAGE = 4096
+SMALL = 800
+"""Bytes that lie with their key. Longer bodies lie apart: whoever looks for a key reads what lies with its neighbours,
+and of more than a quarter of a page SQLite makes a chain of pages."""
 PATIENCE = 30.0
 """Seconds that a call waits for other processes' transactions."""
 LONGEST_PAUSE = 0.005
@@ -32,8 +36,16 @@ CREATE TABLE objects (
     etag TEXT NOT NULL,
     size INTEGER NOT NULL,
     stream INTEGER,
-    body BLOB
+    body BLOB,
+    apart INTEGER
 ) WITHOUT ROWID;
+CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TRIGGER body_deleted AFTER DELETE ON objects WHEN old.apart IS NOT NULL BEGIN
+    DELETE FROM bodies WHERE id = old.apart;
+END;
+CREATE TRIGGER body_replaced AFTER UPDATE OF apart ON objects WHEN old.apart IS NOT NULL BEGIN
+    DELETE FROM bodies WHERE id = old.apart;
+END;
 CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
 CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
     INSERT OR IGNORE INTO leftovers
@@ -56,14 +68,17 @@ DROP TRIGGER changed;
 DROP TABLE changes;
 """
 _TAKE_OVER = """
+INSERT INTO bodies SELECT id, body FROM objects_before WHERE length(body) > {small};
 INSERT INTO objects
-    SELECT key, printf('%016x00000000', {number}), size, stream, body FROM objects_before ORDER BY key;
+    SELECT key, printf('%016x00000000', {number}), size, stream,
+        CASE WHEN length(body) <= {small} THEN body END, CASE WHEN length(body) > {small} THEN id END
+    FROM objects_before ORDER BY key;
 DROP TABLE objects_before;
 """
 _STEPS = {
-    0: _STREAMS + _OBJECTS,
-    1: _SET_ASIDE + _OBJECTS + _TAKE_OVER.format(number="id"),
-    2: _FORGET_CHANGES + _SET_ASIDE + _OBJECTS + _TAKE_OVER.format(number="etag"),
+    0: _STREAMS + _OBJECTS + pledges.TABLE,
+    1: _SET_ASIDE + _OBJECTS + pledges.TABLE + _TAKE_OVER.format(number="id", small=SMALL),
+    2: _FORGET_CHANGES + _SET_ASIDE + _OBJECTS + pledges.TABLE + _TAKE_OVER.format(number="etag", small=SMALL),
 }
 """From each format to ours."""
 
@@ -119,7 +134,7 @@ def _opened(path: str, fsync: bool) -> sqlite3.Connection:
             _format(connection, path)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("ROLLBACK")
+        connection.execute("COMMIT" if pledges.make_good(connection) else "ROLLBACK")
     except BaseException:
         connection.close()
         raise

@@ -70,7 +70,7 @@ def seal(connection: sqlite3.Connection, op: Seal, etag: str) -> bool | None:
     if not connection.execute("SELECT 1 FROM leftovers WHERE stream = ?", (op.stream,)).fetchall():
         return None
     done = connection.execute(
-        "INSERT INTO objects VALUES (?, ?, ?, ?, NULL) ON CONFLICT (key) DO NOTHING",
+        "INSERT INTO objects VALUES (?, ?, ?, ?, NULL, NULL) ON CONFLICT (key) DO NOTHING",
         (op.key, etag, op.size, op.stream),
     )
     if not done.rowcount:

@@ -10,13 +10,13 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
 from brigade.blobs.sqlite_file import PAGE, connect, patiently
 from brigade.clock import wall_ns
 
-__all__ = ["Upkeep", "is_untidy", "roll_back"]
+__all__ = ["Upkeep", "is_untidy", "roll_back", "undone_alone"]
 
 T = TypeVar("T")
 CHECKPOINT_AFTER = 4 * 1024 * 1024
@@ -152,6 +152,20 @@ def _lengthen(connection: sqlite3.Connection, log: int, size: int) -> None:
             os.pwrite(log, bytes(min(PIECE, size - start)), start)
     finally:
         roll_back(connection)
+
+
+@contextlib.contextmanager
+def undone_alone(connection: sqlite3.Connection) -> Generator[None]:
+    """Several statements of a transaction that come to nothing together, and leave it as it was."""
+    connection.execute("SAVEPOINT several")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO several")
+            connection.execute("RELEASE several")
+        raise
+    connection.execute("RELEASE several")
 
 
 def roll_back(connection: sqlite3.Connection) -> None:

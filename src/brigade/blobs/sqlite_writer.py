@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Refused, Swap
-from brigade.blobs.sqlite_file import PAGE, connect, explained, is_busy, outcome_unknown, patiently, prepare
+from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Pledge, Refused, Swap
+from brigade.blobs import sqlite_pledges as pledges
+from brigade.blobs.sqlite_file import PAGE, SMALL, connect, explained, is_busy, outcome_unknown, patiently, prepare
 from brigade.blobs.sqlite_streams import Piece, Seal, Swept, add_piece, give_up, seal
-from brigade.blobs.sqlite_upkeep import Upkeep, is_untidy, roll_back
+from brigade.blobs.sqlite_upkeep import Upkeep, is_untidy, roll_back, undone_alone
 from brigade.blobs.sqlite_watch import News
 from brigade.clock import wall_ns
 from brigade.errors import BrigadeError, StoreUnavailable
@@ -34,12 +35,17 @@ CHECKED_FOR = 10_000_000
 """Nanoseconds for which a file that had its name is taken to have it still, and to be written by nobody else."""
 QUIET_AFTER = 100_000_000
 """Nanoseconds without a write of anybody else, after which none is expected soon."""
-_CREATE = "INSERT INTO objects VALUES (?, ?, ?, NULL, ?) ON CONFLICT (key) DO NOTHING"
-_SWAP = "UPDATE objects SET etag = ?, size = ?, stream = NULL, body = ? WHERE key = ? AND etag = ?"
+_CREATE = "INSERT INTO objects VALUES (?, ?, ?, NULL, ?, NULL) ON CONFLICT (key) DO NOTHING"
+_SWAP = "UPDATE objects SET etag = ?, size = ?, stream = NULL, body = ?, apart = NULL WHERE key = ? AND etag = ?"
+_CREATE_APART = "INSERT INTO objects VALUES (?, ?, ?, NULL, NULL, ?) ON CONFLICT (key) DO NOTHING"
+_SWAP_APART = "UPDATE objects SET etag = ?, size = ?, stream = NULL, body = NULL, apart = ? WHERE key = ? AND etag = ?"
+_SYNC_LATER, _SYNC = "PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL"
+"""Scripts: `execute` would take a statement that it has prepared before, which does nothing a second time."""
 _COPY = """
-INSERT INTO objects SELECT ?, ?, size, stream, body FROM objects WHERE key = ?
+INSERT INTO objects SELECT ?1, ?2, size, stream, body, iif(apart IS NULL, NULL, ?4) FROM objects WHERE key = ?3
 ON CONFLICT (key) DO UPDATE
-    SET etag = excluded.etag, size = excluded.size, stream = excluded.stream, body = excluded.body
+    SET etag = excluded.etag, size = excluded.size, stream = excluded.stream, body = excluded.body,
+        apart = excluded.apart
 """
 DELETED_AT_ONCE = 64
 _DELETE = f"DELETE FROM objects WHERE key IN ({', '.join('?' * DELETED_AT_ONCE)})"  # noqa: S608
@@ -66,6 +72,7 @@ class Writer:
         self.upkeep = Upkeep(path, self._with_lock, fsync=fsync)
         with contextlib.suppress(sqlite3.Error):
             self.upkeep.untidy = is_untidy(self._connection)
+        self._pledged = False
         self._file = _identity(path)
         self._news = News(path)
         self._news.open()
@@ -89,7 +96,11 @@ class Writer:
 
         Who is `waiting` gives other processes some milliseconds for what they are at.
         """
-        answer = self._try(self._alone if type(op) is Create or type(op) is Swap else self._one, op, waiting)
+        if type(op) is Create:
+            lone = op.pledge is None and len(op.body) <= SMALL
+        else:
+            lone = type(op) is Swap and len(op.body) <= SMALL
+        answer = self._try(self._alone if lone else self._one, op, waiting)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -161,6 +172,9 @@ class Writer:
         if thread is not None:
             thread.join()
         self._refuse()
+        if self._pledged:
+            with contextlib.suppress(sqlite3.Error, BrigadeError):
+                patiently(self._path, lambda: self._with_lock(pledges.withdraw, self._mark))
         self.disconnect()
 
     def disconnect(self) -> None:
@@ -175,7 +189,7 @@ class Writer:
         """In a child process: let go of what is the parent's. The thread is started anew when it is needed."""
         self._news.forked()
         self.disconnect()
-        self._mark = _new_mark()
+        self._mark, self._pledged = _new_mark(), False
         self._thread = None
         self._waiting = SimpleQueue()
         self._starting = threading.Lock()
@@ -255,12 +269,18 @@ class Writer:
         connection = self._connection or self._connected()
         if not 0 <= now - self._checked < CHECKED_FOR:
             self._check_file(now)
+        later = self._fsync and type(op) is Create and op.later
+        if later:
+            connection.executescript(_SYNC_LATER)
         try:
             answer = self._put(connection, op, now)
         except sqlite3.Error as error:
             if not outcome_unknown(error):
                 raise
             return UNKNOWN
+        finally:
+            if later:
+                self._sync_again(connection)
         if answer is CONFLICT:
             return CONFLICT
         self.commits += 1
@@ -268,16 +288,46 @@ class Writer:
             self._news.tell((op.key,))
         return answer
 
+    def _sync_again(self, connection: sqlite3.Connection) -> None:
+        """Every commit is synced again. A connection of which that isn't sure is not used any more."""
+        try:
+            connection.executescript(_SYNC)
+        except sqlite3.Error:
+            self._connection = None
+            connection.close()
+            raise
+
     def _put(self, connection: sqlite3.Connection, op: Create | Swap, now: int) -> str | Refused:
         etag = self._new_etag(now)
         body = op.body
         size = len(body)
         self.upkeep.written += size + PAGE
-        if isinstance(op, Create):
-            done = connection.execute(_CREATE, (op.key, etag, size, body))
+        if size > SMALL:
+            with undone_alone(connection):
+                done = self._put_apart(connection, op, etag)
+        elif isinstance(op, Create):
+            done = connection.execute(_CREATE, (op.key, etag, size, body)).rowcount
         else:
-            done = connection.execute(_SWAP, (etag, size, body, op.key, op.etag))
-        return etag if done.rowcount else CONFLICT
+            done = connection.execute(_SWAP, (etag, size, body, op.key, op.etag)).rowcount
+        return etag if done else CONFLICT
+
+    def _put_apart(self, connection: sqlite3.Connection, op: Create | Swap, etag: str) -> int:
+        body, place = op.body, _unused(connection)
+        if isinstance(op, Create):
+            done = connection.execute(_CREATE_APART, (op.key, etag, len(body), place)).rowcount
+        else:
+            done = connection.execute(_SWAP_APART, (etag, len(body), place, op.key, op.etag)).rowcount
+        if done:
+            connection.execute("INSERT INTO bodies VALUES (?, ?)", (place, body))
+        return done
+
+    def _put_and_pledge(self, connection: sqlite3.Connection, op: Create, pledge: Pledge) -> str | Refused:
+        with undone_alone(connection):
+            answer = self._put(connection, op, wall_ns())
+            if answer is not CONFLICT:
+                pledges.keep(connection, self._mark, pledge)
+                self._pledged = True
+        return answer
 
     def _new_etag(self, now: int) -> str:
         """One that no object ever had: the time, or more than the last one, and what only this writer has."""
@@ -285,7 +335,7 @@ class Writer:
         return f"{now:016x}{self._mark}"
 
     def _guarded(self, connection: sqlite3.Connection, op: Write) -> object:
-        """An operation that fails alone is undone alone: each is one statement, or raises before it writes."""
+        """An operation that fails alone is undone alone: each is one statement, or sees to that itself."""
         try:
             return self._apply(connection, op)
         except Exception as error:
@@ -295,6 +345,8 @@ class Writer:
 
     def _apply(self, connection: sqlite3.Connection, op: Write) -> object:
         match op:
+            case Create(pledge=Pledge() as pledge):
+                return self._put_and_pledge(connection, op, pledge)
             case Create() | Swap():
                 return self._put(connection, op, wall_ns())
             case Delete(keys):
@@ -322,11 +374,16 @@ class Writer:
                 return give_up(connection, stream)
 
     def _copy(self, connection: sqlite3.Connection, source: str, target: str) -> bool:
-        found = connection.execute("SELECT size FROM objects WHERE key = ?", (source,)).fetchall()
+        found = connection.execute("SELECT size, apart FROM objects WHERE key = ?", (source,)).fetchall()
         if not found:
             return False
-        self.upkeep.written += found[0][0] + PAGE
-        connection.execute(_COPY, (target, self._new_etag(wall_ns()), source))
+        ((size, apart),) = found
+        self.upkeep.written += size + PAGE
+        place = _unused(connection)
+        with undone_alone(connection):
+            if apart is not None:
+                connection.execute("INSERT INTO bodies SELECT ?, body FROM bodies WHERE id = ?", (place, apart))
+            connection.execute(_COPY, (target, self._new_etag(wall_ns()), source, place))
         return True
 
     def _still_ours(self, answer: T | None) -> T:
@@ -365,6 +422,11 @@ class Writer:
         """Whether all that was written lately was written here, as far as was seen only a moment ago."""
         now = wall_ns()
         return 0 <= now - self._checked < 2 * CHECKED_FOR and now - self._disturbed > QUIET_AFTER
+
+
+def _unused(connection: sqlite3.Connection) -> int:
+    """A place for a body that lies apart."""
+    return connection.execute("SELECT ifnull(max(id), 0) + 1 FROM bodies").fetchall()[0][0]
 
 
 def modified_of(etag: str) -> int:

@@ -96,9 +96,10 @@ def claim_one(
 ) -> Proto[tuple[SegmentName, Grant] | None]:
     """Lease the head of the queue, where that is plain and simple. None: nothing was leased, go the general way."""
     won = yield from lease_one(env, view, owner=owner, visibility=visibility, listing_ttl=listing_ttl)
-    if won is None or isinstance(won[1], Grant):
-        return cast("tuple[SegmentName, Grant] | None", won)
-    return won[0], first_grant(view, *won)
+    if won is None:
+        return None
+    name, account = won
+    return name, account if isinstance(account, Grant) else first_grant(view, name, account)
 
 
 def first_grant(view: QueueView, name: SegmentName, ledger: Ledger) -> Grant:

@@ -26,8 +26,12 @@ UNSOUND = {
         "SELECT count(*) FROM chunks WHERE stream NOT IN (SELECT stream FROM objects WHERE stream IS NOT NULL)"
     ),
     "objects without all of their bytes": (
-        "SELECT count(*) FROM objects AS o WHERE size <> CASE WHEN stream IS NULL THEN length(body) ELSE "
-        "(SELECT coalesce(sum(length(body)), 0) FROM chunks WHERE stream = o.stream) END"
+        "SELECT count(*) FROM objects AS o WHERE size IS NOT CASE "
+        "WHEN stream IS NOT NULL THEN (SELECT coalesce(sum(length(body)), 0) FROM chunks WHERE stream = o.stream) "
+        "WHEN apart IS NOT NULL THEN (SELECT length(body) FROM bodies WHERE id = o.apart) ELSE length(body) END"
+    ),
+    "bodies that are no object's": (
+        "SELECT count(*) FROM bodies WHERE id NOT IN (SELECT apart FROM objects WHERE apart IS NOT NULL)"
     ),
 }
 
