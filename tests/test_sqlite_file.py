@@ -260,7 +260,6 @@ class TestTheFormatBefore:
         assert is_sound(path)
         assert rows(path, "SELECT name FROM sqlite_master WHERE type <> 'index' ORDER BY name") == [
             ("bodies",),
-            ("body_deleted",),
             ("body_replaced",),
             ("chunks",),
             ("deleted",),

@@ -32,7 +32,7 @@ __all__ = ["SqliteBlobs"]
 
 T = TypeVar("T")
 THREADS = 2
-SMALL = 256 * 1024
+LARGE = 256 * 1024
 FEW = 100
 CHUNK = 1024 * 1024
 _LAST = chr(0x10FFFF)
@@ -89,37 +89,39 @@ class SqliteBlobs(Gathering):
         elif isinstance(op, List):
             answer = self._try_reading(op)
         else:
-            answer = NotImplemented if self._must_wait(op) else self._writer.try_now(op, waiting=self._elsewhere())
+            elsewhere = self._elsewhere()
+            if self._must_wait(op, elsewhere):
+                return NotImplemented
+            answer = self._writer.try_now(op, waiting=elsewhere)
         if answer is not NotImplemented:
             self._counts[_NAMES[type(op)]] += 1
         return answer
 
-    def _must_wait(self, op: Write) -> bool:
+    def _must_wait(self, op: Write, elsewhere: bool) -> bool:
         """Whether a write is not for this thread, or so large that the loop had better not wait for it."""
-        if self._fsync and not self._elsewhere():
+        if self._fsync and not elsewhere:
             return True
         if type(op) is Create or type(op) is Swap:
-            return len(op.body) > SMALL
+            return len(op.body) > LARGE
         return type(op) is not DeleteIf and not (type(op) is Delete and len(op.keys) <= FEW)
 
     def _elsewhere(self) -> bool:
         """Whether this thread is another than the loop's, so that nobody minds if it waits a little."""
-        return self._loop_thread not in (None, threading.get_ident())
+        return self._loop_thread != threading.get_ident() and self._loop_thread is not None
 
     def try_all(self, ops: Sequence[Op]) -> Sequence[object]:
         """All writes are one transaction."""
         if len(ops) == 1 or self._closed:
             return super().try_all(ops)
         answers: list[object] = [NotImplemented] * len(ops)
+        elsewhere = self._elsewhere()
         writes: list[tuple[int, Write]] = []
         for place, op in enumerate(ops):
             if isinstance(op, Get | List):
                 answers[place] = self._tried(op)
-            elif not self._must_wait(op):
+            elif not self._must_wait(op, elsewhere):
                 writes.append((place, op))
-        done: Sequence[object] = (
-            self._writer.try_all([op for _, op in writes], waiting=self._elsewhere()) if writes else ()
-        )
+        done: Sequence[object] = self._writer.try_all([op for _, op in writes], waiting=elsewhere) if writes else ()
         for (place, op), answer in zip(writes, done, strict=True):
             answers[place] = answer
             self._counts[_NAMES[type(op)]] += answer is not NotImplemented

@@ -40,16 +40,15 @@ CREATE TABLE objects (
     apart INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
-CREATE TRIGGER body_deleted AFTER DELETE ON objects WHEN old.apart IS NOT NULL BEGIN
-    DELETE FROM bodies WHERE id = old.apart;
-END;
 CREATE TRIGGER body_replaced AFTER UPDATE OF apart ON objects WHEN old.apart IS NOT NULL BEGIN
     DELETE FROM bodies WHERE id = old.apart;
 END;
 CREATE INDEX streamed ON objects (stream) WHERE stream IS NOT NULL;
-CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.stream IS NOT NULL BEGIN
+CREATE TRIGGER deleted AFTER DELETE ON objects WHEN old.body IS NULL BEGIN
+    DELETE FROM bodies WHERE id = old.apart;
     INSERT OR IGNORE INTO leftovers
-        SELECT old.stream, 0 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
+        SELECT old.stream, 0 WHERE old.stream IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM objects WHERE stream = old.stream);
 END;
 CREATE TRIGGER replaced AFTER UPDATE OF stream ON objects WHEN old.stream IS NOT NULL BEGIN
     INSERT OR IGNORE INTO leftovers

@@ -33,6 +33,8 @@ PAUSE, PAUSES = 0.0003, 15
 """Seconds between two tries to write while another process does, and how many there are: a commit takes as long."""
 CHECKED_FOR = 10_000_000
 """Nanoseconds for which a file that had its name is taken to have it still, and to be written by nobody else."""
+WRITTEN = PAGE + PAGE // 2
+"""Bytes that a small object adds to the log, on the average: the page that it is on, and now and then its neighbours."""
 QUIET_AFTER = 100_000_000
 """Nanoseconds without a write of anybody else, after which none is expected soon."""
 _CREATE = "INSERT INTO objects VALUES (?, ?, ?, NULL, ?, NULL) ON CONFLICT (key) DO NOTHING"
@@ -301,7 +303,7 @@ class Writer:
         etag = self._new_etag(now)
         body = op.body
         size = len(body)
-        self.upkeep.written += size + PAGE
+        self.upkeep.written += size + WRITTEN
         if size > SMALL:
             with undone_alone(connection):
                 done = self._put_apart(connection, op, etag)
@@ -350,7 +352,7 @@ class Writer:
             case Create() | Swap():
                 return self._put(connection, op, wall_ns())
             case Delete(keys):
-                self.upkeep.written += len(keys) * PAGE
+                self.upkeep.written += len(keys) * PAGE // 4
                 for start in range(0, len(keys), DELETED_AT_ONCE):
                     some = keys[start : start + DELETED_AT_ONCE]
                     connection.execute(_DELETE, (*some, *some[-1:] * (DELETED_AT_ONCE - len(some))))
@@ -378,7 +380,7 @@ class Writer:
         if not found:
             return False
         ((size, apart),) = found
-        self.upkeep.written += size + PAGE
+        self.upkeep.written += size + WRITTEN
         place = _unused(connection)
         with undone_alone(connection):
             if apart is not None:

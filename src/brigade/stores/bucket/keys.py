@@ -134,6 +134,9 @@ class SegmentName(NamedTuple):
 
 def parse_message_ref(ref: str) -> tuple[SegmentName, int] | None:
     """A message's segment and index from its generated id; None where it isn't one."""
+    if ref.endswith("-1-0"):
+        name = SegmentName.parse(ref[:-2])
+        return None if name is None else (name, 0)
     head, _, tail = ref.rpartition("-")
     name = SegmentName.parse(head)
     if name is None or not tail.isascii() or not tail.isdigit() or len(tail) > 5 or int(tail) >= name.size:
