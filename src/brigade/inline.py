@@ -32,6 +32,9 @@ __all__ = ["CLOSED", "Begun", "Call", "HubLoop", "alone", "at_once", "on_the_loo
 T = TypeVar("T")
 COMPANY = 32
 """After so many calls in a row a thread counts as the only one."""
+PATIENCE = 0.005
+"""Seconds for which a thread waits for the loop to sleep. To hand over what it wants takes as long as most of what the
+loop does by itself."""
 CLOSED = "the hub was closed while this call was under way; it may have been carried out"
 SLICE = 0.5
 """Seconds that a wait lasts at most before Python may run a signal's handler. A signal that comes just before a lock
@@ -97,12 +100,14 @@ class HubLoop(asyncio.SelectorEventLoop):
         if self._company:
             self._company -= 1
             return False
-        return self.take()
+        return self.take(patience=PATIENCE)
 
-    def take(self) -> bool:
-        """`borrow`, for who does it on behalf of several threads."""
+    def take(self, *, patience: float = 0.0) -> bool:
+        """`borrow`, for who does it on behalf of several threads. With patience the loop may be awake for a while."""
         sleeper = self._sleeper
-        if sleeper.awake or self.get_debug() or not self._turn.acquire(False):
+        if self.get_debug() or (sleeper.awake and not patience):
+            return False
+        if not (self._turn.acquire(False) or (patience and self._turn.acquire(timeout=patience))):
             return False
         if sleeper.awake or self.is_closed():
             self._turn.release()

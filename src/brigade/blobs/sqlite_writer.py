@@ -34,7 +34,7 @@ PAUSE, PAUSES = 0.0003, 15
 CHECKED_FOR = 10_000_000
 """Nanoseconds for which a file that had its name is taken to have it still, and to be written by nobody else."""
 WRITTEN = PAGE + PAGE // 2
-"""Bytes that a small object adds to the log, on the average: the page that it is on, and now and then its neighbours."""
+"""Bytes that a small object adds to the log, on the average: its page, and now and then the neighbours of that."""
 QUIET_AFTER = 100_000_000
 """Nanoseconds without a write of anybody else, after which none is expected soon."""
 _CREATE = "INSERT INTO objects VALUES (?, ?, ?, NULL, ?, NULL) ON CONFLICT (key) DO NOTHING"

@@ -105,20 +105,7 @@ def claim_one(
 def first_grant(view: QueueView, name: SegmentName, ledger: Ledger) -> Grant:
     """The grant of a plain message's first lease."""
     (row,) = ledger.grants
-    return Grant(
-        view.keys.queue,
-        str(name),
-        row.token,
-        row.version,
-        row.owner,
-        row.expires,
-        (0,),
-        (1,),
-        (view.policy.failure.max_attempts,),
-        (),
-        row.claimed,
-        ledger.born,
-    )
+    return make_grant(view, name, Won(row, [0], [1], [0], []), ledger.born)
 
 
 def lease_one(
