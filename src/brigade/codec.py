@@ -48,14 +48,15 @@ class Format(Generic[T]):
         self._kind = kind.encode()
         self._version_of = version_of
         self._version = version
-        self._heads = [zlib.crc32(_MAGIC + self._kind + bytes((number,))) for number in range(version + 1)]
+        self._heads = [_MAGIC + self._kind + bytes((number,)) for number in range(version + 1)]
+        self._sums = [zlib.crc32(head) for head in self._heads]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(shape)
 
     def encode(self, value: T) -> bytes:
         version = self._version if self._version_of is None else self._version_of(value)
         body = self._encoder.encode(value)
-        return _HEADER.pack(_MAGIC, self._kind, version, zlib.crc32(body, self._heads[version])) + body
+        return b"".join((self._heads[version], zlib.crc32(body, self._sums[version]).to_bytes(4, "little"), body))
 
     def decode(self, data: bytes, *, key: str) -> T:
         if data[:2] == SEALED:

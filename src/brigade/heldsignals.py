@@ -58,7 +58,7 @@ class HeldSignals:
 
     def __init__(self) -> None:
         self._holding = True
-        self._came: list[tuple[int, Any]] = []
+        self._came: list[tuple[int, Any]] | None = None
         self._handlers: dict[int, Callable[..., Any]] = {}
 
     def __enter__(self) -> None:
@@ -76,12 +76,12 @@ class HeldSignals:
         self._holding = False
         for number, handler in self._handlers.items():
             _set(number, handler)
-        for number, frame in self._came:
+        for number, frame in self._came or ():
             self._handlers[number](number, frame)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._holding:
-            self._came.append((number, frame))
+            self._came = [*(self._came or ()), (number, frame)]
         else:
             self._handlers[number](number, frame)
 

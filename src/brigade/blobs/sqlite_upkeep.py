@@ -34,6 +34,7 @@ SWEEP_CHUNKS = 8
 SLICE = VACUUM_PAGES * PAGE
 """About how many bytes a slice writes."""
 PIECE = 256 * 1024
+_ZEROS = bytes(PIECE)
 LEFTOVER_AGE = 3600 * 10**9
 
 
@@ -53,7 +54,7 @@ class Upkeep:
         self.written = 0
         self.untidy = False
         self.tending = threading.Lock()
-        self._tend_at = LENGTHEN_AFTER if fsync else CHECKPOINT_AFTER
+        self._tend_at = LENGTHEN_AFTER
         self._keeper: sqlite3.Connection | None = None
 
     def disconnect(self) -> None:
@@ -85,7 +86,8 @@ class Upkeep:
         log = os.open(f"{self._path}-wal", os.O_WRONLY)
         try:
             patiently(self._path, lambda: self._with_lock(_lengthen, log, LOG_SIZE))
-            os.fsync(log)
+            if self._fsync:
+                os.fsync(log)
         finally:
             os.close(log)
 
@@ -141,15 +143,16 @@ def _shrink(connection: sqlite3.Connection) -> bool:
 
 
 def _lengthen(connection: sqlite3.Connection, log: int, size: int) -> None:
-    """Make the write-ahead log so long: a disk syncs what is written over much faster than a file that grows.
+    """Make the write-ahead log so long.
 
-    While we hold the lock for writing nobody else adds to the log, and what lies behind its last frame is room for the
-    next ones: SQLite knows its frames by their checksums.
+    What is written over costs less than a file that grows, and a disk syncs it much faster. While we hold the lock for
+    writing nobody else adds to the log, and what lies behind its last frame is room for the next ones: SQLite knows its
+    frames by their checksums.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         for start in range(os.fstat(log).st_size, size, PIECE):
-            os.pwrite(log, bytes(min(PIECE, size - start)), start)
+            os.pwrite(log, _ZEROS[: size - start], start)
     finally:
         roll_back(connection)
 

@@ -94,10 +94,9 @@ def messages_of(queue: str, loaded: Loaded) -> list[Message]:
     return messages
 
 
-def first_message(view: QueueView, name: SegmentName, ledger: Ledger, entry: Entry) -> Message:
+def first_message(view: QueueView, ref: str, ledger: Ledger, entry: Entry) -> Message:
     """The only message of a segment, leased for the first time."""
     (row,) = ledger.grants
-    ref = f"{name}-0"
     return Message(
         entry.own_id or ref,
         view.keys.queue,

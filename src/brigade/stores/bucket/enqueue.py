@@ -95,8 +95,8 @@ def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
     """Make a plain message durable, in a segment of its own."""
     started = env.clock.monotonic()
     name = SegmentName.plain(env.ids, entry.enqueued, entry.priority, lifo=view.policy.ordering == "lifo")
-    segment = Segment(env.ids.nonce(), [entry])
-    creation = Create(view.keys.segment(name), SEGMENT.encode(segment))
+    segment, ref = Segment(env.ids.nonce(), [entry]), f"{name}-0"
+    creation = Create(view.keys.segment_of(ref), SEGMENT.encode(segment))
     answer: str | Refused = yield creation
     if isinstance(answer, str):
         view.add_candidate(name)
@@ -105,7 +105,7 @@ def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
         if not (yield from _published(env, view, name, segment, creation, known, started)):
             (receipt,) = yield from _write_batch(env, view, _renamed(env, view, name), [Draft(entry)])
             return receipt
-    return _receipt(view.keys.queue, f"{name}-0", entry)
+    return _receipt(view.keys.queue, ref, entry)
 
 
 def _in_turn(

@@ -18,8 +18,9 @@ from brigade.stores.bucket.keys import SegmentName, lane_name
 from brigade.stores.bucket.specs import is_special
 from brigade.stores.bucket.steps import Env, delete
 from brigade.stores.bucket.view import QueueView
+from brigade.stores.bucket.wire import Entry
 
-__all__ = ["check_sizes", "inline_draft", "inline_drafts", "take_in"]
+__all__ = ["check_sizes", "inline_draft", "inline_drafts", "plain_entry", "take_in"]
 
 
 async def take_in(env: Env, blobs: Blobs, view: QueueView, messages: Sequence[Outgoing]) -> list[Draft]:
@@ -55,6 +56,18 @@ def check_sizes(view: QueueView, messages: Payloads) -> None:
     largest = max(messages.sizes, default=0)
     if largest > view.policy.max_payload:
         raise _too_large(largest, view)
+
+
+def plain_entry(view: QueueView, message: Outgoing, now: int) -> Entry | None:
+    """A message about which there is nothing to say, as it is stored; None where there is."""
+    payload = message.payload
+    if type(payload) is not bytes or message.delay or message.id is not None or message.group is not None:
+        return None
+    if message.ttl is not None or message.max_attempts is not None or view.policy.ordering_guarantee:
+        return None
+    if len(payload) > view.policy.max_payload:
+        raise _too_large(len(payload), view)
+    return new_entry(message, payload, len(payload), now)
 
 
 def inline_draft(view: QueueView, message: Outgoing, payload: bytes, now: int) -> Draft:

@@ -12,9 +12,9 @@ from brigade.stores.bucket.claim import claim
 from brigade.stores.bucket.claiming import BucketClaiming
 from brigade.stores.bucket.convert import SettleGroup, messages_of
 from brigade.stores.bucket.driver import Unfinished
-from brigade.stores.bucket.enqueue import Draft, enqueue, is_plain
+from brigade.stores.bucket.enqueue import Draft, enqueue
 from brigade.stores.bucket.held import HeldQueue
-from brigade.stores.bucket.incoming import inline_draft
+from brigade.stores.bucket.incoming import plain_entry
 from brigade.stores.bucket.keys import SegmentName, parse_message_ref
 from brigade.stores.bucket.load import load
 from brigade.stores.bucket.settle import settle
@@ -86,18 +86,15 @@ class _Work:
         self.acks: dict[tuple[HeldQueue, SegmentName], SettleGroup] = {}
 
     def add_enqueue(self, held: HeldQueue, call: PlainEnqueue, place: int) -> None:
-        payload = call.message.payload
-        if not isinstance(payload, bytes):
-            return
         try:
-            draft = inline_draft(held.view, call.message, payload, self._env.now())
+            entry = plain_entry(held.view, call.message, self._env.now())
         except BrigadeError as error:
             self.outcomes[place] = error
             return
-        if is_plain(held.view, draft.entry):
+        if entry is not None:
             places, drafts = self.enqueues.setdefault(held, ([], []))
             places.append(place)
-            drafts.append(draft)
+            drafts.append(Draft(entry))
 
     def add_claim(self, held: HeldQueue, call: PlainClaim, place: int) -> None:
         places, owners = self.claims.setdefault((held, call.visibility), ([], []))

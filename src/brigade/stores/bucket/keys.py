@@ -107,8 +107,8 @@ class SegmentName(NamedTuple):
         return SegmentName(int(priority or 0), lane or "", int(order), uid, int(size))
 
     def __str__(self) -> str:
-        where = f"g{self.lane}" if self.lane else f"{self.priority}"
-        return f"{where}-{self.order:014d}-{self.uid}-{self.size}"
+        priority, lane, order, uid, size = self
+        return f"g{lane}-{order:014d}-{uid}-{size}" if lane else f"{priority}-{order:014d}-{uid}-{size}"
 
     @property
     def lifo(self) -> bool:
@@ -205,6 +205,10 @@ class QueueKeys:
         if name.lane:
             return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.size}"
         return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
+
+    def segment_of(self, ref: str) -> str:
+        """The segment of a message that is alone in it, in no lane and was not staged."""
+        return f"{self.segments}{ref[0]}/{ref[2:-2]}"
 
     def ledger(self, name: SegmentName) -> str:
         """The object that records the segment's leases: a ledger of its own, or its lane."""

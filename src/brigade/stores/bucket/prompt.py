@@ -13,9 +13,9 @@ from brigade.stores.bucket.claim import first_grant, lease_one
 from brigade.stores.bucket.claiming import BucketClaiming
 from brigade.stores.bucket.convert import first_message, messages_of
 from brigade.stores.bucket.driver import Unfinished
-from brigade.stores.bucket.enqueue import enqueue_one, is_plain
+from brigade.stores.bucket.enqueue import enqueue_one
 from brigade.stores.bucket.held import HeldQueue
-from brigade.stores.bucket.incoming import inline_draft
+from brigade.stores.bucket.incoming import plain_entry
 from brigade.stores.bucket.keys import parse_message_ref
 from brigade.stores.bucket.load import load_one, sole_entry
 from brigade.stores.bucket.settle import Answers, Change, ack_one
@@ -30,10 +30,10 @@ class BucketPrompt(BucketClaiming):
 
     def enqueue_now(self, queue: str, message: Outgoing) -> Receipt | Coroutine[Any, Any, Receipt] | None:
         held = self._queues.get(queue)
-        if held is None or self._closed or not held.enqueues.idle or not isinstance(message.payload, bytes):
+        if held is None or self._closed or not held.enqueues.idle:
             return None
-        entry = inline_draft(held.view, message, message.payload, self.env.now()).entry
-        if not is_plain(held.view, entry):
+        entry = plain_entry(held.view, message, self.env.now())
+        if entry is None:
             return None
         done = self.run_now(enqueue_one(self.env, held.view, entry))
         if isinstance(done, Unfinished):
@@ -105,11 +105,12 @@ def claim_and_load(
         return None
     name, account = won
     if not isinstance(account, Grant):
-        blob: Blob | None = yield Get(view.keys.segment(name))
+        ref = f"{name}-0"
+        blob: Blob | None = yield Get(view.keys.segment_of(ref))
         entry = None if blob is None else sole_entry(blob.body)
         if entry is not None:
             view.keep_entries(name, account.born, [entry])
-            return [first_message(view, name, account, entry)]
+            return [first_message(view, ref, account, entry)]
         account = first_grant(view, name, account)
     try:
         loaded = yield from load_one(env, view, name, account)
