@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +41,10 @@ __all__ = [
     "ensure_appended",
     "give_up_late",
     "is_plain",
+    "plan_one",
     "publish",
+    "see_through",
+    "was_created",
 ]
 
 GIVE_UP_AFTER = 600.0
@@ -91,21 +95,45 @@ def is_plain(view: QueueView, entry: Entry) -> bool:
     return not (view.policy.ordering_guarantee or entry.group is not None or is_special(entry))
 
 
-def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
-    """Make a plain message durable, in a segment of its own."""
+class Planned(NamedTuple):
+    """A plain message on its way into a segment of its own."""
+
+    name: SegmentName
+    ref: str
+    segment: Segment
+    creation: Create
+    started: float
+
+
+def plan_one(env: Env, view: QueueView, entry: Entry) -> Planned:
+    """Where a plain message is to go. Once that is there it `was_created`; other answers are for `see_through`."""
     started = env.clock.monotonic()
     name = SegmentName.plain(env.ids, entry.enqueued, entry.priority, lifo=view.policy.ordering == "lifo")
     segment, ref = Segment(env.ids.nonce(), [entry]), f"{name}-0"
-    creation = Create(view.keys.segment_of(ref), SEGMENT.encode(segment))
-    answer: str | Refused = yield creation
-    if isinstance(answer, str):
-        view.add_candidate(name)
-    else:
-        known = yield from after_refusal(env, creation, answer, retry_absent=False)
-        if not (yield from _published(env, view, name, segment, creation, known, started)):
-            (receipt,) = yield from _write_batch(env, view, _renamed(env, view, name), [Draft(entry)])
-            return receipt
+    return Planned(name, ref, segment, Create(view.keys.segment_of(ref), SEGMENT.encode(segment)), started)
+
+
+def was_created(view: QueueView, planned: Planned, entry: Entry) -> Receipt:
+    view.add_candidate(planned.name)
+    return _receipt(view.keys.queue, planned.ref, entry)
+
+
+def see_through(env: Env, view: QueueView, planned: Planned, entry: Entry, answer: Refused | None) -> Proto[Receipt]:
+    """Create the segment, or go on from the answer that its creation had."""
+    name, ref, segment, creation, started = planned
+    told: str | Refused = (yield creation) if answer is None else answer
+    if isinstance(told, str):
+        return was_created(view, planned, entry)
+    known = yield from after_refusal(env, creation, told, retry_absent=False)
+    if not (yield from _published(env, view, name, segment, creation, known, started)):
+        (receipt,) = yield from _write_batch(env, view, _renamed(env, view, name), [Draft(entry)])
+        return receipt
     return _receipt(view.keys.queue, ref, entry)
+
+
+def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:
+    """Make a plain message durable, in a segment of its own."""
+    return (yield from see_through(env, view, plan_one(env, view, entry), entry, None))
 
 
 def _in_turn(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from brigade.blobs import Blob, Get
+from brigade.blobs import Blob, Get, Refused
 from brigade.errors import CannotDecrypt, StaleLease
 from brigade.model import Grant, Message, Receipt
 from brigade.stores import Outgoing
@@ -13,7 +13,7 @@ from brigade.stores.bucket.claim import first_grant, lease_one
 from brigade.stores.bucket.claiming import BucketClaiming
 from brigade.stores.bucket.convert import first_message, messages_of
 from brigade.stores.bucket.driver import Unfinished
-from brigade.stores.bucket.enqueue import enqueue_one
+from brigade.stores.bucket.enqueue import plan_one, see_through, was_created
 from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import plain_entry
 from brigade.stores.bucket.keys import parse_message_ref
@@ -35,11 +35,20 @@ class BucketPrompt(BucketClaiming):
         entry = plain_entry(held.view, message, self.env.now())
         if entry is None:
             return None
-        done = self.run_now(enqueue_one(self.env, held.view, entry))
-        if isinstance(done, Unfinished):
-            return self._enqueued_later(held, done)
-        held.wake()
-        return done
+        planned = plan_one(self.env, held.view, entry)
+        answer = self._blobs.try_now(planned.creation)
+        if type(answer) is str:
+            held.wake()
+            return was_created(held.view, planned, entry)
+        if isinstance(answer, Refused):
+            done = self.run_now(see_through(self.env, held.view, planned, entry, answer))
+            if not isinstance(done, Unfinished):
+                held.wake()
+                return done
+        else:
+            rest = see_through(self.env, held.view, planned, entry, None)
+            done = Unfinished(rest, rest.send(None))
+        return self._enqueued_later(held, done)
 
     async def _enqueued_later(self, held: HeldQueue, rest: Unfinished[Receipt]) -> Receipt:
         receipt = await self.finish(rest)
