@@ -212,10 +212,11 @@ class Listed:
         return self._inner.list(*args, **options)
 
 
-async def test_listings_keep_to_few_threads_however_many_other_requests_have(seaweedfs_server: str) -> None:
-    """An allocator keeps a page's memory for every thread that has ever listed: in turn, that would be all of them."""
+async def test_listings_keep_to_few_threads_and_connections(seaweedfs_server: str) -> None:
+    """A page's memory is kept for every thread and connection that has ever listed: in turn, that would be all."""
     bucket = connect_bucket(*parse_url(s3_url(seaweedfs_server, f"budgets/{uuid.uuid4().hex}"), {}))
-    bucket.once = listed = Listed(bucket.once)
+    assert bucket.listing is not bucket.once, "clients share connections with nobody"
+    bucket.listing = listed = Listed(bucket.listing)
     blobs = CloudBlobs(bucket)
     try:
         for _ in range(20):

@@ -7,8 +7,9 @@ doubt, and is tried again here only after an answer that says that nothing was a
 may be repeated.
 
 Requests run on threads, which bound how many there are at a time: the library's async calls now and then abort the
-process at its end (12 of 40 short runs), and cost as much. Listings have a few threads of their own: an allocator keeps
-for each thread what its largest answer took, and no answer is as large as a page of a listing.
+process at its end (12 of 40 short runs), and cost as much. Listings have a few threads and connections of their own:
+what the largest answer took is kept by the allocator for each thread and by the library for each connection, and
+no answer is as large as a page of a listing.
 """
 
 from __future__ import annotations
@@ -234,8 +235,8 @@ class CloudBlobs:
         start = self._path(after) if after else None
 
         def read() -> list[Any]:
-            where = self._path(folder)
-            return list(next(self._bucket.once.list(where or None, offset=start, chunk_size=min(limit + 1, PAGE)), ()))
+            pages = self._bucket.listing.list(self._path(folder) or None, offset=start, chunk_size=min(limit + 1, PAGE))
+            return list(next(pages, ()))
 
         found = await self._repeat("list", read, self._listing)
         items = [
