@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import brigade
-from brigade.blobs import cloud
+from brigade.blobs import Get, List, cloud
 from brigade.blobs.cloud import CloudBlobs
+from brigade.blobs.cloud_connect import connect_bucket
 from brigade.stores import Outgoing, Staged, StagingStore
 from brigade.stores.bucket import process, store
+from brigade.stores.opening import parse_url
 from brigade.testing.servers.fixtures import seaweedfs_server
 from brigade.testing.servers.proxy import Proxy
 from brigade.testing.servers.s3 import s3_url
@@ -71,7 +75,7 @@ async def test_requests_a_message(proxy: Proxy, url: str, count: int, batch: int
 async def test_deletes_go_out_in_bulk(proxy: Proxy, url: str) -> None:
     with proxy.counting() as counted:
         await work_off(url, 200, batch=1, limit=100)
-    assert counted["delete"] <= 8
+    assert counted["delete"] <= cloud.LISTINGS_AT_ONCE
 
 
 async def test_a_small_payload_stored_apart_is_one_request_and_a_large_one_goes_in_parts(
@@ -191,3 +195,36 @@ async def test_a_bulk_job_and_its_work_cost_at_most_a_hundredth_of_a_request_eac
             done += len(claimed)
     assert bulk / 20_000 <= 0.005
     assert proxy.total / 20_000 <= 0.01
+
+
+class Listed:
+    """A client that notes which threads make its listings."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.by: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def list(self, *args: Any, **options: Any) -> Any:
+        self.by.append(threading.current_thread().name)
+        return self._inner.list(*args, **options)
+
+
+async def test_listings_keep_to_few_threads_and_connections(seaweedfs_server: str) -> None:
+    """A page's memory is kept for every thread and connection that has ever listed: in turn, that would be all."""
+    bucket = connect_bucket(*parse_url(s3_url(seaweedfs_server, f"budgets/{uuid.uuid4().hex}"), {}))
+    assert bucket.listing is not bucket.once, "clients share connections with nobody"
+    bucket.listing = listed = Listed(bucket.listing)
+    blobs = CloudBlobs(bucket)
+    try:
+        for _ in range(20):
+            await asyncio.gather(*(blobs.perform(Get(f"q/{n}")) for n in range(16)))
+            await blobs.perform(List("q/"))
+        assert len(listed.by) == 20
+        assert len(set(listed.by)) == 1, "one at a time"
+        await asyncio.gather(*(blobs.perform(List(f"q/{n}/")) for n in range(64)))
+        assert len(set(listed.by)) <= cloud.LISTINGS_AT_ONCE
+    finally:
+        await blobs.close()

@@ -7,7 +7,9 @@ doubt, and is tried again here only after an answer that says that nothing was a
 may be repeated.
 
 Requests run on threads, which bound how many there are at a time: the library's async calls now and then abort the
-process at its end (12 of 40 short runs), and cost as much.
+process at its end (12 of 40 short runs), and cost as much. Listings have a few threads and connections of their own:
+what the largest answer took is kept by the allocator for each thread and by the library for each connection, and
+no answer is as large as a page of a listing.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ __all__ = ["CloudBlobs"]
 log = logging.getLogger("brigade")
 T = TypeVar("T")
 PAGE = 1000
+LISTINGS_AT_ONCE = 8
 PART = 8 * 1024 * 1024
 PARTS_AT_ONCE = 4
 CLOCK_EVERY = 600.0
@@ -81,6 +84,7 @@ class CloudBlobs:
         self._scheme = bucket.place.scheme
         self._prefix = bucket.prefix
         self._threads = Threads(bucket.concurrency, "brigade-cloud")
+        self._listing = Threads(min(bucket.concurrency, LISTINGS_AT_ONCE), "brigade-cloud-list")
         self._counts: Counter[str] = Counter()
         self._ids = Ids()
         self._clock: Clock = SystemClock()
@@ -175,7 +179,7 @@ class CloudBlobs:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._threads.close()
+        await asyncio.gather(self._threads.close(), self._listing.close())
 
     def _path(self, key: str) -> str:
         return self._prefix + key
@@ -232,10 +236,10 @@ class CloudBlobs:
         start = self._path(after) if after else None
 
         def read() -> list[Any]:
-            where = self._path(folder)
-            return list(next(self._bucket.once.list(where or None, offset=start, chunk_size=min(limit + 1, PAGE)), ()))
+            pages = self._bucket.listing.list(self._path(folder) or None, offset=start, chunk_size=min(limit + 1, PAGE))
+            return list(next(pages, ()))
 
-        found = await self._repeat("list", read)
+        found = await self._repeat("list", read, self._listing)
         items = [
             Item(key, self._listed_tag(key, meta), meta["size"], _ms(meta["last_modified"]))
             for meta in found
@@ -313,12 +317,12 @@ class CloudBlobs:
             self._counts["create"] += 2 + -(-size // PART)
         return size
 
-    async def _repeat(self, kind: str, call: Callable[[], T]) -> T:
+    async def _repeat(self, kind: str, call: Callable[[], T], threads: Threads | None = None) -> T:
         """A request that may be repeated, until it is answered. Raises `_Absent` where the object is not there."""
         for attempt in itertools.count():
             self._counts[kind] += 1
             try:
-                return await self._threads.run(call)
+                return await (threads or self._threads).run(call)
             except self._errors as error:
                 trouble = diagnose(error)
                 if trouble.cause is Cause.ABSENT:

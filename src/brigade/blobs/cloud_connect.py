@@ -19,12 +19,16 @@ __all__ = ["Bucket", "connect_bucket", "load_obstore"]
 
 @dataclass(slots=True)
 class Bucket:
-    """A connected bucket: `once` tries each request one time, `stream` is for what may be repeated part by part."""
+    """A connected bucket: `once` tries each request one time, `stream` is for what may be repeated part by part.
+
+    `listing` is `once` with connections of its own: each keeps a buffer for the largest answer that came over it.
+    """
 
     place: Place
     prefix: str
     once: Any
     stream: Any
+    listing: Any
     timeout: float = 30.0
     retries: int = 4
     concurrency: int = 32
@@ -78,6 +82,7 @@ def connect_bucket(scheme: str, place: str, options: Mapping[str, Any]) -> Bucke
         f"{prefix}/" if prefix else "",
         make(0),
         make(options.get("retries", 4)),
+        make(0),
         timeout,
         options.get("retries", 4),
         options.get("concurrency", 32),
