@@ -16,7 +16,7 @@ import pytest
 
 import brigade
 from brigade import StaleLease, State
-from brigade.blobs import UNKNOWN, Op, Swap
+from brigade.blobs import UNKNOWN, Op, Swap, sqlite
 from brigade.blobs.sqlite import SqliteBlobs
 from brigade.stores.bucket import prompt
 from brigade.stores.bucket.store import BucketStore
@@ -30,7 +30,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hub(path: Path) -> Generator[brigade.Hub, None, None]:
+def hub(path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[brigade.Hub, None, None]:
+    """On a system that doesn't tell when the machine was started, so that claims can't be pledged."""
+    monkeypatch.setattr(sqlite, "machine_life", lambda: "")
     with brigade.connect(f"sqlite://{path}") as hub:
         yield hub
 

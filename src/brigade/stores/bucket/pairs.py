@@ -1,4 +1,4 @@
-"""An ack and the claim that follows it, made together: where commits are dear, one is enough for both."""
+"""An ack and the claim that follows it, made together: where each commit is waited for, one is enough for both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BucketPairs(BucketPrompt, BucketJoint):
 
     @property
     def pairs(self) -> bool:
-        return self.gathers and not self._blobs.immediate
+        return self.gathers and not (self._blobs.immediate or self._blobs.pledges)
 
     def next_now(
         self, queue: str, message: Message, owner: str, visibility: float
