@@ -22,7 +22,7 @@ from brigade.blobs import Blob, Copy, Create, Delete, DeleteIf, Gathering, Get, 
 from brigade.blobs.sqlite_file import connect, explained, is_busy, patiently
 from brigade.blobs.sqlite_pledges import machine_life
 from brigade.blobs.sqlite_streams import Piece, Seal, Swept
-from brigade.blobs.sqlite_watch import NewsWatch
+from brigade.blobs.sqlite_watch import NewsWatch, remove_if_unused
 from brigade.blobs.sqlite_writer import CLOSED, Write, Writer, modified_of
 from brigade.blobs.threads import Threads
 from brigade.clock import Clock
@@ -197,6 +197,7 @@ class SqliteBlobs(Gathering):
             self._watch.close()
         self._writer.stop()
         self._disconnect()
+        remove_if_unused(self._path)
         with _forking:
             _open.discard(self)
 

@@ -23,7 +23,7 @@ import msgspec
 from brigade.blobs.watch import Watch
 from brigade.ids import secret_bytes
 
-__all__ = ["News", "NewsWatch"]
+__all__ = ["News", "NewsWatch", "remove_if_unused"]
 
 LONGEST = 1024 * 1024
 """Bytes of news after which the file is begun anew."""
@@ -189,6 +189,16 @@ class NewsWatch(Watch):
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def remove_if_unused(path: str) -> None:
+    """Remove the news of a database that nobody has open: SQLite removes its log then.
+
+    Who opens it just now finds that its file has lost its name, and takes another one.
+    """
+    if not os.path.exists(f"{path}-wal"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}-news")
 
 
 def _begun() -> bytes:

@@ -115,7 +115,11 @@ def claim_and_load(
     name, account = won
     if not isinstance(account, Grant):
         ref = f"{name}-0"
-        blob: Blob | None = yield Get(view.keys.segment_of(ref))
+        blob: Blob | None
+        try:
+            blob = yield Get(view.keys.segment_of(ref))
+        except CannotDecrypt:
+            blob = None
         entry = None if blob is None else sole_entry(blob.body)
         if entry is not None:
             view.keep_entries(name, account.born, [entry])
