@@ -79,7 +79,7 @@ def test_a_thread_is_told_left_behind_and_replaced(memory: Hub, heard: list[Even
     with Worker(queue, handler, concurrency=1, grace=0) as worker:
         fine = queue.enqueue("fine")
         until(lambda: queue.get(fine.id).result == "ran")
-        assert worker.status().processed == 1
+        until(lambda: worker.status().processed == 1)
 
 
 def test_threads_that_hang_are_bounded(memory: Hub) -> None:
