@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -179,6 +180,24 @@ class TestNews:
             stop.set()
             writer.join()
             await writing.close()
+
+    async def test_who_found_nobody_listening_asks_again_a_moment_later(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        moment, asked = [10**9], list[int]()
+
+        def flock(fd: int, how: int) -> None:
+            asked.append(moment[0])
+            fcntl.flock(fd, how)
+
+        monkeypatch.setattr(sqlite_watch, "monotonic_ns", lambda: moment[0])
+        monkeypatch.setattr(sqlite_watch, "flock", flock)
+        blobs = SqliteBlobs(path, fsync=False, watch=False)
+        for n in range(30):
+            await blobs.perform(Create(f"q/{n}", b"x"))
+            moment[0] += sqlite_watch.DEAF_FOR // 10
+        assert asked == [10**9 + turn * sqlite_watch.DEAF_FOR for turn in (0, 0, 1, 1, 2, 2)]
+        await blobs.close()
 
     async def test_where_nobody_listens_nothing_is_written(self, path: str) -> None:
         blobs = SqliteBlobs(path, fsync=False)

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["FOREVER", "Clock", "SystemClock", "to_datetime", "to_ms", "wall_ns"]
+__all__ = ["FOREVER", "Clock", "SystemClock", "monotonic_ns", "to_datetime", "to_ms", "wall_ns"]
 
 FOREVER = 99_999_999_999_999
 """Later than any time that fits the fourteen digits of a segment's name."""
@@ -37,9 +37,10 @@ class SystemClock:
         return time.monotonic()
 
 
-def wall_ns() -> int:
-    """This machine's wall clock in nanoseconds: what files on a local disk are stamped with."""
-    return time.time_ns()
+wall_ns = time.time_ns
+"""This machine's wall clock in nanoseconds: what files on a local disk are stamped with."""
+monotonic_ns = time.monotonic_ns
+"""Nanoseconds that only grow, since some moment of this machine's life."""
 
 
 def to_datetime(ms: int) -> datetime:

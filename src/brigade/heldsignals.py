@@ -62,22 +62,25 @@ class HeldSignals:
         self._handlers: dict[int, Callable[..., Any]] = {}
 
     def __enter__(self) -> None:
+        handlers, note = self._handlers, self._note
         try:
             for number in _handled():
-                self._handlers[number] = _set(number, self._note)
+                handlers[number] = _set(number, note)
         except ValueError:
             # An interpreter within another one: signals are none of its business.
-            self._handlers.clear()
+            handlers.clear()
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         self._holding = False
-        for number, handler in self._handlers.items():
-            _set(number, handler)
-        for number, frame in self._came or ():
-            self._handlers[number](number, frame)
+        handlers = self._handlers
+        for number in handlers:
+            _set(number, handlers[number])
+        if self._came is not None:
+            for number, frame in self._came:
+                handlers[number](number, frame)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._holding:

@@ -42,7 +42,8 @@ class Ids:
 
     def nonce(self) -> str:
         """Different from every nonce ever made: a random prefix for each process, then a counter."""
-        self._renew_after_fork()
+        if self._forks != len(_forks):
+            self._renew_after_fork()
         self._count += 1
         return f"{self._prefix}{self._count:x}"
 
@@ -50,7 +51,8 @@ class Ids:
         """An unguessable lease token: 128 random bits. The system is asked for many at a time."""
         if self._seeded:
             return f"{self._rng.getrandbits(128):032x}"
-        self._renew_after_fork()
+        if self._forks != len(_forks):
+            self._renew_after_fork()
         try:
             return self._random.pop().hex()
         except IndexError:
@@ -59,7 +61,8 @@ class Ids:
             return fresh[:TOKEN].hex()
 
     def bits(self, size: int) -> int:
-        self._renew_after_fork()
+        if self._forks != len(_forks):
+            self._renew_after_fork()
         return self._fast.getrandbits(size)
 
     def uniform(self, low: float, high: float) -> float:
@@ -79,5 +82,8 @@ class Ids:
         return self._last_ms, self._sequence
 
     def _renew_after_fork(self) -> None:
-        if self._forks != len(_forks) and not self._seeded:
+        """What a child makes is its own. A seed stays what it is."""
+        if self._seeded:
+            self._forks = len(_forks)
+        else:
             self.__init__()

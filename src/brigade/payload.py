@@ -39,8 +39,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 def outgoing(message: NewMessage) -> Outgoing:
     """A checked message. Nothing is read from a stream yet."""
-    priority = message.priority
-    if isinstance(priority, bool) or not isinstance(cast(object, priority), int) or not 0 <= priority <= 9:
+    priority: Any = message.priority
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
         raise ConfigError(f"priority is {priority!r}; use a whole number from 0 (most urgent) to 9 (least)")
     limit = message.max_attempts
     if limit is not None and (

@@ -1,9 +1,10 @@
 """A file beside the database in which writers of sqlite:// tell listeners which keys they wrote.
 
-Who listens holds a shared lock on the file. A writer that can have it for itself after its commit knows that nobody
-listens, and writes nothing; otherwise it appends its keys. A listener takes the lock first, and then lets everybody
-look once: so a write was committed before that look, or its writer saw the lock. News are a convenience: where the
-file cannot be had or written, or a writer dies right after its commit, claimers find by polling what was written.
+Who listens holds a shared lock on the file. A writer that could have it for itself after its commit, or a moment before,
+knows that nobody listens, and writes nothing; otherwise it appends its keys. A listener takes the lock first, waits for
+longer than such a moment, and then lets everybody look once: so a write was committed before that look, or its writer
+saw the lock. News are a convenience: where the file cannot be had or written, or a writer dies right after its commit,
+claimers find by polling what was written.
 
 An append is the end of a line, a name that is used once, and then the keys, a line each. So what a dead writer left
 half written ends with the next append, and the name at the start of the file tells whether it was begun anew.
@@ -21,6 +22,7 @@ from fcntl import flock
 import msgspec
 
 from brigade.blobs.watch import Watch
+from brigade.clock import monotonic_ns
 from brigade.ids import secret_bytes
 
 __all__ = ["News", "NewsWatch", "remove_if_unused"]
@@ -30,8 +32,10 @@ LONGEST = 1024 * 1024
 LATE = 500
 """Milliseconds after which a listener looks though it was told of nothing."""
 LOCKING = 0.001
-SETTLED = 0.02
-"""Seconds within which every writer has noticed that the file is another one."""
+DEAF_FOR = 10_000_000
+"""Nanoseconds for which a writer that found nobody listening doesn't ask again."""
+SETTLED = 0.025
+"""Seconds within which every writer has noticed that the file is another one, or that somebody listens."""
 _ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK = fcntl.LOCK_UN
 _NAME = 17
@@ -48,6 +52,7 @@ class News:
         self._path = f"{path}-news"
         self._fd = -1
         self._told = False
+        self._alone_at = -DEAF_FOR
 
     def open(self) -> None:
         """Open the file unless it is open."""
@@ -62,17 +67,22 @@ class News:
             self.open()
 
     def is_heard(self) -> bool:
-        """Whether somebody listens, so that there is something to `tell`."""
+        """Whether somebody may listen, so that there is something to `tell`. Asked after a commit."""
+        now = monotonic_ns()
+        return now - self._alone_at >= DEAF_FOR and not self._is_alone(now)
+
+    def _is_alone(self, now: int) -> bool:
         try:
             flock(self._fd, _ALONE)
         except BlockingIOError:
-            return True
-        except (OSError, ValueError):
             return False
+        except (OSError, ValueError):
+            return True
         if self._told:
             self._clear()
         flock(self._fd, _UNLOCK)
-        return False
+        self._alone_at = now
+        return True
 
     def tell(self, keys: Iterable[str]) -> None:
         """Append these keys, all at once."""
@@ -88,7 +98,7 @@ class News:
     def close(self) -> None:
         """Nobody has to read what is left where nobody listens."""
         self._told = True
-        self.is_heard()
+        self._is_alone(monotonic_ns())
         self._let_go()
 
     def forked(self) -> None:
@@ -102,7 +112,7 @@ class News:
                 os.ftruncate(self._fd, 0)
 
     def _let_go(self) -> None:
-        fd, self._fd = self._fd, -1
+        fd, self._fd, self._alone_at = self._fd, -1, -DEAF_FOR
         if fd >= 0:
             os.close(fd)
 
@@ -125,23 +135,20 @@ class NewsWatch(Watch):
         self._let_go()
 
     def _listen(self, stop: threading.Event) -> None:
-        again = False
         while not stop.is_set():
             try:
-                self._listen_to_file(stop, again)
+                self._listen_to_file(stop)
             finally:
                 self._let_go()
-            again = True
 
-    def _listen_to_file(self, stop: threading.Event, again: bool) -> None:
+    def _listen_to_file(self, stop: threading.Event) -> None:
         """Tell what is written until `stop` is set, or the file has lost its name."""
         from watchfiles._rust_notify import RustNotify
 
         self._fd = _opened(self._path, self._database)
         self._lock_file(stop)
         with RustNotify([self._path], False, False, 300, False, True) as notify:
-            if again:
-                stop.wait(SETTLED)
+            stop.wait(SETTLED)
             self._begin()
             while not stop.is_set() and _is_at(self._fd, self._path):
                 notify.watch(10, 5, LATE, stop)

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Pledge, Refused, Swap
 from brigade.blobs import sqlite_pledges as pledges
@@ -98,11 +98,10 @@ class Writer:
 
         Who is `waiting` gives other processes some milliseconds for what they are at.
         """
-        if type(op) is Create:
-            lone = op.pledge is None and len(op.body) <= SMALL
-        else:
-            lone = type(op) is Swap and len(op.body) <= SMALL
-        answer = self._try(self._alone if lone else self._one, op, waiting)
+        if (type(op) is Create and op.pledge is None) or type(op) is Swap:
+            if len(op.body) <= SMALL:
+                return self._try(self._alone, op, waiting)
+        answer = self._try(self._one, op, waiting)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -118,7 +117,8 @@ class Writer:
 
     def _try(self, work: Callable[[Any], Any], what: object, waiting: bool) -> Any:
         """What `work` makes of it, or NotImplemented."""
-        if not (self.lock.acquire(timeout=PAUSE * PAUSES) if waiting else self.lock.acquire(False)):
+        lock = self.lock
+        if not (lock.acquire(False) or (waiting and lock.acquire(timeout=PAUSE * PAUSES))):
             return NotImplemented
         try:
             if self._stop.is_set():
@@ -127,7 +127,7 @@ class Writer:
         except sqlite3.Error as error:
             answer = self._try_again(work, what, error, PAUSES if waiting else 1)
         finally:
-            self.lock.release()
+            lock.release()
         if self.upkeep.is_due():
             self._tend_soon()
         return answer
@@ -274,8 +274,9 @@ class Writer:
         later = self._fsync and type(op) is Create and op.later
         if later:
             connection.executescript(_SYNC_LATER)
+        etag = self._new_etag(now)
         try:
-            answer = self._put(connection, op, now)
+            done = self._put_small(connection, op, etag)
         except sqlite3.Error as error:
             if not outcome_unknown(error):
                 raise
@@ -283,12 +284,12 @@ class Writer:
         finally:
             if later:
                 self._sync_again(connection)
-        if answer is CONFLICT:
+        if not done:
             return CONFLICT
         self.commits += 1
         if self._news.is_heard():
             self._news.tell((op.key,))
-        return answer
+        return etag
 
     def _sync_again(self, connection: sqlite3.Connection) -> None:
         """Every commit is synced again. A connection of which that isn't sure is not used any more."""
@@ -301,20 +302,24 @@ class Writer:
 
     def _put(self, connection: sqlite3.Connection, op: Create | Swap, now: int) -> str | Refused:
         etag = self._new_etag(now)
+        if len(op.body) > SMALL:
+            with undone_alone(connection):
+                done = self._put_apart(connection, op, etag)
+        else:
+            done = self._put_small(connection, op, etag)
+        return etag if done else CONFLICT
+
+    def _put_small(self, connection: sqlite3.Connection, op: Create | Swap, etag: str) -> int:
         body = op.body
         size = len(body)
         self.upkeep.written += size + WRITTEN
-        if size > SMALL:
-            with undone_alone(connection):
-                done = self._put_apart(connection, op, etag)
-        elif isinstance(op, Create):
-            done = connection.execute(_CREATE, (op.key, etag, size, body)).rowcount
-        else:
-            done = connection.execute(_SWAP, (etag, size, body, op.key, op.etag)).rowcount
-        return etag if done else CONFLICT
+        if type(op) is Create:
+            return connection.execute(_CREATE, (op.key, etag, size, body)).rowcount
+        return connection.execute(_SWAP, (etag, size, body, op.key, cast("Swap", op).etag)).rowcount
 
     def _put_apart(self, connection: sqlite3.Connection, op: Create | Swap, etag: str) -> int:
         body, place = op.body, _unused(connection)
+        self.upkeep.written += len(body) + WRITTEN
         if isinstance(op, Create):
             done = connection.execute(_CREATE_APART, (op.key, etag, len(body), place)).rowcount
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -95,7 +94,7 @@ def is_plain(view: QueueView, entry: Entry) -> bool:
     return not (view.policy.ordering_guarantee or entry.group is not None or is_special(entry))
 
 
-class Planned(NamedTuple):
+class Planned(msgspec.Struct, frozen=True):
     """A plain message on its way into a segment of its own."""
 
     name: SegmentName
@@ -107,10 +106,10 @@ class Planned(NamedTuple):
 
 def plan_one(env: Env, view: QueueView, entry: Entry) -> Planned:
     """Where a plain message is to go. Once that is there it `was_created`; other answers are for `see_through`."""
-    started = env.clock.monotonic()
-    name = SegmentName.plain(env.ids, entry.enqueued, entry.priority, lifo=view.policy.ordering == "lifo")
-    segment, ref = Segment(env.ids.nonce(), [entry]), f"{name}-0"
-    return Planned(name, ref, segment, Create(view.keys.segment_of(ref), SEGMENT.encode(segment)), started)
+    started, ids = env.clock.monotonic(), env.ids
+    name, ref, key = view.keys.for_plain(ids, entry.enqueued, entry.priority, lifo=view.policy.ordering == "lifo")
+    segment = Segment(ids.nonce(), [entry])
+    return Planned(name, ref, segment, Create(key, SEGMENT.encode(segment)), started)
 
 
 def was_created(view: QueueView, planned: Planned, entry: Entry) -> Receipt:
@@ -120,15 +119,15 @@ def was_created(view: QueueView, planned: Planned, entry: Entry) -> Receipt:
 
 def see_through(env: Env, view: QueueView, planned: Planned, entry: Entry, answer: Refused | None) -> Proto[Receipt]:
     """Create the segment, or go on from the answer that its creation had."""
-    name, ref, segment, creation, started = planned
+    name, creation = planned.name, planned.creation
     told: str | Refused = (yield creation) if answer is None else answer
     if isinstance(told, str):
         return was_created(view, planned, entry)
     known = yield from after_refusal(env, creation, told, retry_absent=False)
-    if not (yield from _published(env, view, name, segment, creation, known, started)):
+    if not (yield from _published(env, view, name, planned.segment, creation, known, planned.started)):
         (receipt,) = yield from _write_batch(env, view, _renamed(env, view, name), [Draft(entry)])
         return receipt
-    return _receipt(view.keys.queue, ref, entry)
+    return _receipt(view.keys.queue, planned.ref, entry)
 
 
 def enqueue_one(env: Env, view: QueueView, entry: Entry) -> Proto[Receipt]:

@@ -21,9 +21,10 @@ corrupt/<key>                              damaged objects, set aside
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from brigade.clock import FOREVER
 from brigade.ids import Ids, digest
@@ -37,6 +38,10 @@ _SEGMENT = re.compile(r"(?:([0-9])|g([0-9a-f]{16}))-([0-9]{14})-([0-9a-f]{16}[fl
 _LANE = re.compile(r"[0-9a-f]{16}")
 _DAY = re.compile(r"date=[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HISTORY = re.compile(r"([0-9]{14})-([0-9a-f]+)-([0-9]+)s([0-9]+)f([0-9]+)d\.jsonl\.gz")
+
+
+_named = cast("Callable[[type[SegmentName], tuple[int, str, int, str, int]], SegmentName]", tuple.__new__)
+"""Makes a name in half the time that its constructor takes."""
 
 
 def lane_name(group: str | None) -> str:
@@ -82,14 +87,6 @@ class SegmentName(NamedTuple):
         direction = "fFlL"[2 * lifo + staged]
         uid = f"{sequence:04x}{ids.bits(48):012x}{direction}{'s' if special else 'p'}"
         return cls(priority, lane, order, uid, size)
-
-    @classmethod
-    def plain(cls, ids: Ids, now: int, priority: int, *, lifo: bool) -> SegmentName:
-        """A name for one message that is due now and has nothing special about it."""
-        order, sequence = ids.tick(now)
-        if lifo:
-            order, sequence = FOREVER - order, 0xFFFF - sequence
-        return cls(priority, "", order, f"{sequence:04x}{ids.bits(48):012x}{'lp' if lifo else 'fp'}", 1)
 
     @classmethod
     def derive(cls, *parts: str, at: int, priority: int, lane: str, size: int, special: bool = False) -> SegmentName:
@@ -205,6 +202,16 @@ class QueueKeys:
         if name.lane:
             return f"{self.lane_segments}{name.lane}/{name.order:014d}-{name.uid}-{name.size}"
         return f"{self.segments}{name.priority}/{name.order:014d}-{name.uid}-{name.size}"
+
+    def for_plain(self, ids: Ids, now: int, priority: int, *, lifo: bool) -> tuple[SegmentName, str, str]:
+        """For one message that is due now and has nothing special about it: a name, the message's id, the key."""
+        order, sequence = ids.tick(now)
+        if lifo:
+            order, sequence = FOREVER - order, 0xFFFF - sequence
+        uid = f"{sequence << 48 | ids.bits(48):016x}{'lp' if lifo else 'fp'}"
+        text = f"{order:014d}-{uid}-1"
+        name = _named(SegmentName, (priority, "", order, uid, 1))
+        return name, f"{priority}-{text}-0", f"{self.segments}{priority}/{text}"
 
     def segment_of(self, ref: str) -> str:
         """The segment of a message that is alone in it, in no lane and was not staged."""
