@@ -1,10 +1,10 @@
 """A file beside the database in which writers of sqlite:// tell listeners which keys they wrote.
 
-Who listens holds a shared lock on the file. A writer that could have it for itself after its commit, or a moment before,
-knows that nobody listens, and writes nothing; otherwise it appends its keys. A listener takes the lock first, waits for
-longer than such a moment, and then lets everybody look once: so a write was committed before that look, or its writer
-saw the lock. News are a convenience: where the file cannot be had or written, or a writer dies right after its commit,
-claimers find by polling what was written.
+Who listens holds a shared lock on the file. A writer that could have it for itself after its commit, or a moment
+before, knows that nobody listens, and writes nothing; otherwise it appends its keys. A listener takes the lock first,
+waits for longer than such a moment, and then lets everybody look once: so a write was committed before that look, or
+its writer saw the lock. News are a convenience: where the file cannot be had or written, or a writer dies right after
+its commit, claimers find by polling what was written.
 
 An append is the end of a line, a name that is used once, and then the keys, a line each. So what a dead writer left
 half written ends with the next append, and the name at the start of the file tells whether it was begun anew.

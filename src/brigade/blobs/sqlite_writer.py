@@ -98,9 +98,8 @@ class Writer:
 
         Who is `waiting` gives other processes some milliseconds for what they are at.
         """
-        if (type(op) is Create and op.pledge is None) or type(op) is Swap:
-            if len(op.body) <= SMALL:
-                return self._try(self._alone, op, waiting)
+        if ((type(op) is Create and op.pledge is None) or type(op) is Swap) and len(op.body) <= SMALL:
+            return self._try(self._alone, op, waiting)
         answer = self._try(self._one, op, waiting)
         if isinstance(answer, Exception):
             raise answer
