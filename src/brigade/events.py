@@ -119,8 +119,9 @@ class Events:
         listeners = [*self._listeners.get(name, ()), *self._listeners.get("*", ())]
         if listeners:
             event = Event(name, queue, message_id, fields)
+            started = self._monotonic()
             for listener in listeners:
-                self._call(listener, event)
+                started = self._call(listener, event, started)
 
     async def close(self) -> None:
         """Let async listeners come to their end, within reason."""
@@ -132,15 +133,16 @@ class Events:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _call(self, listener: _Listener, event: Event) -> None:
-        started = self._monotonic()
+    def _call(self, listener: _Listener, event: Event, started: float) -> float:
+        """Call a listener, now; returns when it was done."""
         try:
             answer = listener.call(event)
-            if inspect.isawaitable(answer):
+            if answer is not None and inspect.isawaitable(answer):
                 self._run(listener, event, answer)
         except (Exception, asyncio.CancelledError, SystemExit):
             log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
-        took = self._monotonic() - started
+        ended = self._monotonic()
+        took = ended - started
         if took > SLOW and not listener.complained:
             listener.complained = True
             log.warning(
@@ -149,6 +151,7 @@ class Events:
                 took,
                 event.name,
             )
+        return ended
 
     def _run(self, listener: _Listener, event: Event, work: Awaitable[Any]) -> None:
         """See an async listener through: on this loop, or, from a thread without one, on the hub's."""
