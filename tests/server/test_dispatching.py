@@ -13,6 +13,8 @@ from http_helpers import held
 
 import brigade
 from brigade import AsyncHub
+from brigade.inline import Begun
+from brigade.server.dispatcher import COMPANY, Dispatcher, Held
 from brigade.server.serve import Serving
 from brigade.server.service import Limits
 from brigade.testing.conformance.harness import eventually
@@ -67,6 +69,32 @@ async def test_five_hundred_consumers_are_served_in_order_of_waiting(serving: Se
             assert not any(waiting[by_place[n]].done() for n in range(half.stop, HUNDREDS))
         owners = [message["lease"]["owner"] for task in waiting for message in task.result()]
         assert owners == [f"consumer-{n}" for n in range(HUNDREDS)]
+
+
+async def test_who_is_alone_for_a_while_waits_for_nobody_to_come_along() -> None:
+    async with brigade.connect_async("memory://") as hub:
+        queue = await hub.queue("tasks")
+        await queue.enqueue_many(list(range(COMPANY + 3)))
+        dispatcher = Dispatcher(hub.store, name="server", most_consumers=10)
+
+        def take(*, alone: bool) -> Begun[list[Held]]:
+            taking = dispatcher.take("tasks", limit=1, owner="me", visibility=60, wait=1, alone=alone)
+            return Begun(taking)
+
+        for _ in range(COMPANY):
+            begun = take(alone=True)
+            lone = begun.ended
+            if not lone:
+                await asyncio.create_task(begun)
+        assert lone
+        assert take(alone=True).ended
+        with_others = [take(alone=False), take(alone=True)]
+        assert not any(one.ended for one in with_others)
+        claims = dispatcher.claims
+        await asyncio.gather(*map(asyncio.create_task, with_others))
+        assert dispatcher.claims == claims + 1
+        assert dispatcher.handed_out == COMPANY + 3
+        await dispatcher.close()
 
 
 async def test_the_store_knows_each_consumer_by_name(serving: Serving) -> None:

@@ -35,6 +35,12 @@ class Answer:
         """Whether a retry would be answered the same."""
         return self.status < 500 and self.status != 429
 
+    def take_back(self) -> None:
+        """Nobody gets it."""
+        undo, self.undo = self.undo, None
+        if undo is not None:
+            undo()
+
 
 @dataclass(slots=True, eq=False)
 class Kept:
@@ -108,14 +114,14 @@ class Answers:
         if not kept.task.done():
             kept.task.cancel()
         elif not kept.task.cancelled() and kept.task.exception() is None:
-            undo = kept.task.result().undo
-            kept.task.result().undo = None
-            if undo is not None:
-                undo()
+            kept.task.result().take_back()
 
     async def once(self, key: str | None, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Carry out, or repeat the answer of, a request that runs to its end whether or not anybody waits."""
-        return await asyncio.shield(self.attach(key, work).task)
+        """Carry out, or repeat the answer of, a request that runs to its end whether or not anybody waits.
+
+        One without a key can't be repeated, and nobody ends it before: it needs no task of its own.
+        """
+        return await (work() if key is None else asyncio.shield(self.attach(key, work).task))
 
     def _done(self, kept: Kept) -> None:
         if kept.task.cancelled() or kept.task.exception() is not None or not kept.task.result().lasting:

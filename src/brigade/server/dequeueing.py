@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 from starlette.types import Receive, Send
@@ -11,6 +12,7 @@ from starlette.types import Receive, Send
 from brigade.checks import check_limit, seconds
 from brigade.crypto.places import crc_of
 from brigade.errors import ConfigError, QueueNotFound
+from brigade.inline import Begun
 from brigade.model import JSON_TYPE, Message
 from brigade.names import check_owner
 from brigade.queue import AsyncQueue
@@ -49,7 +51,12 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
     async def work() -> Answer:
         try:
             held = await service.dispatcher.take(
-                queue.name, limit=limit, owner=owner, visibility=visibility, wait=patience
+                queue.name,
+                limit=limit,
+                owner=owner,
+                visibility=visibility,
+                wait=patience,
+                alone=service.requests == 1,
             )
         except QueueNotFound as error:
             service.forget(queue.name)
@@ -98,30 +105,54 @@ async def add_states(service: Service, delivered: Sequence[Delivered]) -> None:
 
 
 async def deliver(
-    service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Awaitable[Answer]]
+    service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Coroutine[Any, Any, Answer]]
 ) -> None:
-    """The last byte is held back until the connection is seen to stand: without it the client has nothing."""
-    answers = service.answers
-    kept = answers.attach(call.key, work)
+    """Send what the work comes to, or take it back where the client is gone. A client that leaves calls it off."""
+    if call.key is None:
+        begun = Begun(work())
+        if begun.ended:
+            await _deliver_at_once(service, call, receive, send, begun.result)
+            return
+        kept = service.answers.attach(None, lambda: begun)
+    else:
+        kept = service.answers.attach(call.key, work)
     leaving = asyncio.ensure_future(gone(receive))
+    received = False
     try:
         await asyncio.wait({kept.task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done() or kept.task.cancelled():
-            answers.detach(kept)
-            return
-        made = kept.task.result()
-        await send(start_of(made, headers_of(made, service, call.correlation)))
-        await send({"type": "http.response.body", "body": made.body[:-1], "more_body": True})
-        await asyncio.sleep(0)
-        if leaving.done():
-            answers.detach(kept)
-            return
-        await send({"type": "http.response.body", "body": made.body[-1:]})
-    except asyncio.CancelledError:
-        answers.detach(kept)
-        raise
+        if not leaving.done() and not kept.task.cancelled():
+            received = await _hand_over(service, call, send, kept.task.result(), leaving.done)
     finally:
         leaving.cancel()
+        if not received:
+            service.answers.detach(kept)
+
+
+async def _deliver_at_once(service: Service, call: Call, receive: Receive, send: Send, made: Answer) -> None:
+    received = False
+    try:
+        received = await _hand_over(service, call, send, made, lambda: _has_left(receive))
+    finally:
+        if not received:
+            made.take_back()
+
+
+async def _hand_over(service: Service, call: Call, send: Send, made: Answer, left: Callable[[], bool]) -> bool:
+    """The last byte is held back until the connection is seen to stand: without it the client has nothing."""
+    await send(start_of(made, headers_of(made, service, call.correlation)))
+    await send({"type": "http.response.body", "body": made.body[:-1], "more_body": True})
+    await asyncio.sleep(0)
+    if left():
+        return False
+    await send({"type": "http.response.body", "body": made.body[-1:]})
+    return True
+
+
+def _has_left(receive: Receive) -> bool:
+    """Whether the client is known to have gone away."""
+    looking = Begun(gone(receive))
+    looking.close()
+    return looking.ended
 
 
 async def gone(receive: Receive) -> None:

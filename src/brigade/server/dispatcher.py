@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from brigade.clock import Clock
 from brigade.errors import BrigadeError, StoreUnavailable
+from brigade.inline import Begun
 from brigade.model import Grant, Message, Release
 from brigade.stores import SharingStore, Store, Taker
 from brigade.stores.remote.faults import Throttled
@@ -33,6 +34,8 @@ FRESH = 1.0
 """Seconds for which somebody who joins a line that found nothing need not look again."""
 
 LONGEST_SLEEP = 3600.0
+COMPANY = 32
+"""After so many takes in a row a consumer counts as the only one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +69,7 @@ class Dispatcher:
 
     def __init__(self, store: Store, *, name: str, most_consumers: int) -> None:
         self.store = store
+        self.sharing = store if isinstance(store, SharingStore) else None
         self.name = name
         self.most_consumers = most_consumers
         self.consumers = 0
@@ -75,6 +79,7 @@ class Dispatcher:
         self.closing = False
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._company = COMPANY
 
     @property
     def clock(self) -> Clock:
@@ -88,10 +93,19 @@ class Dispatcher:
         """Who waits at a queue, the next to be served first."""
         return self._lines[queue].waiters() if queue in self._lines else []
 
-    async def take(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
-        """Up to `limit` messages for one consumer. Cancelled, it gives back what it was handed."""
+    async def take(
+        self, queue: str, *, limit: int, owner: str, visibility: float, wait: float, alone: bool = False
+    ) -> list[Held]:
+        """Up to `limit` messages for one consumer. Cancelled, it gives back what it was handed.
+
+        For who is `alone`, and was so for a while, the store is asked at once: nobody comes along.
+        """
+        self._company = max(0, self._company - 1) if alone else COMPANY
+        at_once = not self._company and self.store.prompt
         with self.seat():
-            return await self.take_seated(queue, limit=limit, owner=owner, visibility=visibility, wait=wait)
+            return await self.take_seated(
+                queue, limit=limit, owner=owner, visibility=visibility, wait=wait, at_once=at_once
+            )
 
     @contextlib.contextmanager
     def seat(self) -> Generator[None, None, None]:
@@ -109,7 +123,9 @@ class Dispatcher:
         finally:
             self.consumers -= 1
 
-    async def take_seated(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Held]:
+    async def take_seated(
+        self, queue: str, *, limit: int, owner: str, visibility: float, wait: float, at_once: bool = False
+    ) -> list[Held]:
         """`take`, for a consumer that has a place already."""
         line = self._lines.get(queue)
         if line is None:
@@ -118,7 +134,7 @@ class Dispatcher:
         waiter = Waiter(min(limit, MOST_CLAIMED), owner, visibility, answer, wait > 0)
         timer = asyncio.get_running_loop().call_later(wait, line.expire, waiter) if wait > 0 else None
         try:
-            line.join(waiter)
+            line.join(waiter, at_once=at_once)
             held = await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
@@ -197,14 +213,23 @@ class _Line:
     def waiters(self) -> list[Waiter]:
         return list(self._waiters)
 
-    def join(self, waiter: Waiter) -> None:
+    def join(self, waiter: Waiter, *, at_once: bool) -> None:
         self._waiters.append(waiter)
         recent = self._dispatcher.clock.monotonic() - self._looked_at < FRESH
         waiter.looked = waiter.patient and recent and self._asleep
         if not waiter.looked:
             self._nudged.set()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._start(at_once=at_once)
+
+    def _start(self, *, at_once: bool) -> None:
+        """Begin to look: now, or when all who come at the same moment are here."""
+        work = self._run()
+        if at_once:
+            work = Begun(work)
+            if work.ended:
+                return
+        self._task = asyncio.get_running_loop().create_task(work)
 
     @property
     def _asleep(self) -> bool:
@@ -289,9 +314,10 @@ class _Line:
 
     async def _claim(self, group: Sequence[Waiter]) -> list[list[Grant]]:
         visibility = group[0].visibility
-        if isinstance(self._store, SharingStore):
+        sharing = self._dispatcher.sharing
+        if sharing is not None:
             takers = [Taker(waiter.owner, waiter.limit, waiter.patient and not waiter.late) for waiter in group]
-            return await self._store.claim_for(self.queue, takers, visibility=visibility)
+            return await sharing.claim_for(self.queue, takers, visibility=visibility)
         shares: list[list[Grant]] = []
         for waiter in group:
             grants: list[Grant] = []
