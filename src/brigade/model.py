@@ -162,6 +162,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         attempt: int = 1,
         max_attempts: int = 0,
         correlation_id: str | None = None,
+        claimed_at_ms: int = 0,
     ) -> Message:
         """A claimed message as whoever was told of its lease knows it: enough to settle it, without a payload.
 
@@ -183,6 +184,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
             Lease(token, version, owner, 0),
             None,
             ref,
+            claimed_at_ms,
         )
 
     @property

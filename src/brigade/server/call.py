@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ __all__ = [
     "check_ref",
     "decode",
     "failed",
+    "first_of_each",
     "headers_of",
     "send_answer",
     "start_of",
@@ -91,18 +93,19 @@ class Call:
 
     def __init__(self, request: Request, service: Service, route: Route) -> None:
         self._request = request
+        self._headers = first_of_each(request.scope)
         self._service = service
         self._caller: Caller | None = None
         self.route = route
-        self._stream: AsyncIterator[bytes] | None = None
-        given = request.headers.get(CORRELATION, "").strip()
+        self._more = True
+        given = (self.header(CORRELATION) or "").strip()
         self.given_correlation = given if _PLAIN.fullmatch(given) else None
         self.correlation = self.given_correlation or service.ids.token()
-        key = request.headers.get(KEY)
+        key = self.header(KEY)
         if key is not None and not _PLAIN.fullmatch(key):
             raise InvalidRequest(f"{KEY} must be 1 to 256 printable ASCII characters", KEY)
         self._key = key
-        self.retry_of = request.headers.get(RETRY_OF)
+        self.retry_of = self.header(RETRY_OF)
 
     async def admit(self) -> None:
         """Find out who asks. Where a route is over one queue, `permit` follows when its name is known."""
@@ -156,15 +159,16 @@ class Call:
         return await self._service.queue(name, create=create)
 
     def header(self, name: str) -> str | None:
-        return self._request.headers.get(name)
+        found = self._headers.get(_header_name(name))
+        return None if found is None else found.decode("latin-1")
 
     @property
     def content_type(self) -> str:
-        return self._request.headers.get("content-type", "")
+        return self.header("content-type") or ""
 
     @property
     def has_query(self) -> bool:
-        return bool(self._request.query_params)
+        return bool(self._request.scope["query_string"] and self._request.query_params)
 
     @property
     def client(self) -> str:
@@ -172,37 +176,43 @@ class Call:
         client = self._request.client
         return f"http:{client.host}:{client.port}" if client else "http"
 
-    def chunks(self, most: int) -> AsyncIterator[bytes]:
+    async def chunks(self, most: int) -> AsyncIterator[bytes]:
         """The body as it comes in; PayloadTooLarge beyond `most` bytes."""
-        if self._stream is None:
-            self._stream = self._request.stream()
-        return self._limited(self._stream, most)
-
-    async def _limited(self, stream: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
-        declared = self._request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > most:
-            raise PayloadTooLarge(f"the request has {declared} bytes, this server takes {most}; send less at a time")
+        self._check_declared(most)
         total = 0
-        async for chunk in stream:
-            total += len(chunk)
+        while self._more:
+            piece = await self._piece()
+            total += len(piece)
             if total > most:
                 raise PayloadTooLarge(f"the request has more than {most} bytes; send less at a time")
-            if chunk:
-                yield chunk
+            if piece:
+                yield piece
+
+    def _check_declared(self, most: int) -> None:
+        declared = self._headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > most:
+            raise PayloadTooLarge(
+                f"the request has {declared.decode()} bytes, this server takes {most}; send less at a time"
+            )
+
+    async def _piece(self) -> bytes:
+        """The next piece of a body that has more of them."""
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            self._more = False
+            raise ClientDisconnect
+        self._more = message.get("more_body", False)
+        return message.get("body", b"")
 
     async def drain(self) -> None:
         """Read on for a while, so that a client which still sends gets to read its answer."""
-        if self._stream is None:
-            self._stream = self._request.stream()
         total = 0
-        async for chunk in self._stream:
-            total += len(chunk)
-            if total > MOST_DRAINED:
-                return
+        while self._more and total <= MOST_DRAINED:
+            total += len(await self._piece())
 
     async def json(self, kind: type[T]) -> T:
         """The body as a request of this kind; an InvalidRequest names the field that is wrong."""
-        body = b"".join([chunk async for chunk in self.chunks(self._service.limits.most_body)])
+        body = b"".join([piece async for piece in self.chunks(self._service.limits.most_body)])
         return decode(body, kind)
 
     def query(self, kind: type[T]) -> T:
@@ -216,6 +226,16 @@ class Call:
             return msgspec.convert(given, kind, strict=False)
         except (msgspec.ValidationError, ValueError, OverflowError) as error:
             raise _invalid(error) from None
+
+
+def first_of_each(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request; of several with one name the first."""
+    return dict(reversed(scope["headers"]))
+
+
+@lru_cache(maxsize=256)
+def _header_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
 
 
 def _named(rights: frozenset[Right]) -> str:
@@ -289,15 +309,8 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, route = self._service, self._route
-        clock, status = service.hub.clock, 0
+        clock, counted = service.hub.clock, _Counted(send)
         start = clock.monotonic()
-
-        async def counted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         service.requests += 1
         try:
             if service.requests > service.limits.most_requests:
@@ -307,7 +320,7 @@ class Endpoint:
                 await self._answer(scope, receive, counted)
         finally:
             service.requests -= 1
-            service.traffic[route.method, route.path, status] += 1
+            service.traffic[route.method, route.path, counted.status] += 1
             service.spent[route.path] += clock.monotonic() - start
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -325,12 +338,27 @@ class Endpoint:
             try:
                 if call is not None:
                     await call.drain()
-            except (ClientDisconnect, RuntimeError):
+            except ClientDisconnect:
                 return
         if isinstance(made, Answer):
             await send_answer(send, made, headers_of(made, self._service, correlation))
         else:
             await made(receive, send)
+
+
+class _Counted:
+    """Sends, and remembers with which status."""
+
+    __slots__ = ("_send", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+
+    def __call__(self, message: MutableMapping[str, Any]) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        return self._send(message)
 
 
 def headers_of(made: Answer, service: Service, correlation: str) -> Mapping[str, str]:
@@ -345,7 +373,7 @@ def headers_of(made: Answer, service: Service, correlation: str) -> Mapping[str,
 
 
 def start_of(made: Answer, headers: Mapping[str, str]) -> dict[str, Any]:
-    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers.items()]
     return {"type": "http.response.start", "status": made.status, "headers": encoded}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from brigade.errors import BrigadeError, StaleLease
@@ -149,7 +148,7 @@ def _settlement(queue: str, body: SettleBody) -> Settlement:
 
 
 def _held(queue: str, body: SettleBody) -> Message:
-    made = Message.held(
+    return Message.held(
         queue=queue,
         id=body.id,
         ref=body.ref or body.id,
@@ -159,12 +158,18 @@ def _held(queue: str, body: SettleBody) -> Message:
         attempt=body.attempt,
         max_attempts=body.max_attempts,
         correlation_id=body.correlation_id,
+        claimed_at_ms=body.claimed_at_ms,
     )
-    return replace(made, claimed_at_ms=body.claimed_at_ms)
 
 
 def _told(body: SettleBody, answered: StoreSettled | BrigadeError) -> Settled:
     if isinstance(answered, BrigadeError):
         return Settled(error=fault_of(answered)[1])
-    known = msgspec.structs.asdict(answered)
-    return Settled(**known, correlation_id=body.correlation_id)
+    return Settled(
+        state=answered.state,
+        lease=answered.lease,
+        attempts=answered.attempts,
+        max_attempts=answered.max_attempts,
+        due_at_ms=answered.due_at_ms,
+        correlation_id=body.correlation_id,
+    )

@@ -29,6 +29,7 @@ __all__ = ["API", "SESSION", "make_dashboard", "with_dashboard"]
 log = logging.getLogger("brigade.server")
 Page = Callable[[Visit], Awaitable[Response]]
 API = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
+_API_FOLDERS = tuple(f"{one}/" for one in API)
 SESSION = "brigade_session"
 TOKEN = "brigade_form"  # noqa: S105 - the name of a cookie
 SECURITY = {
@@ -77,8 +78,7 @@ def with_dashboard(api: ASGIApp, dashboard: ASGIApp) -> ASGIApp:
     """Both on one port: what belongs to the API goes there, everything else to the pages."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        mine = scope["type"] == "http" and not any(path == one or path.startswith(f"{one}/") for one in API)
+        mine = scope["type"] == "http" and not f"{scope.get('path', '')}/".startswith(_API_FOLDERS)
         await (dashboard if mine else api)(scope, receive, send)
 
     return app
