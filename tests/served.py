@@ -9,11 +9,11 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from brigade.server.serve import ServerConfig, Serving
+from brigade.server.serve import ServerConfig, Serving, new_loop
 
 BRIGADE = Path(sys.executable).parent / "brigade"
 
@@ -21,7 +21,7 @@ BRIGADE = Path(sys.executable).parent / "brigade"
 @contextlib.contextmanager
 def served(url: str, **config: Any) -> Generator[Serving, None, None]:
     """A server on its own event loop in a thread."""
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
@@ -45,11 +45,12 @@ def served(url: str, **config: Any) -> Generator[Serving, None, None]:
 
 @contextlib.contextmanager
 def server_process(
-    url: str, *arguments: str, port: int = 0
+    url: str, *arguments: str, port: int = 0, command: Sequence[str | Path] = (BRIGADE,)
 ) -> Generator[tuple[subprocess.Popen[str], str], None, None]:
     """`brigade serve`, and its address."""
     process = subprocess.Popen(
-        [BRIGADE, "serve", "--url", url, "--port", str(port), *arguments],
+        [*command, "serve", "--url", url, "--port", str(port), *arguments],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={name: value for name, value in os.environ.items() if not name.startswith("BRIGADE_")},

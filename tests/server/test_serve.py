@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,26 @@ def test_the_command_line_works_through_a_server(run: Callable[..., Done], tmp_p
         assert process.wait(30) == 0
     with brigade.connect(f"file://{tmp_path}/jobs") as hub:
         assert hub.queue("tasks").stats().succeeded == 1
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_it_runs_with_uvloop_and_without(loop: str) -> None:
+    program = """
+import sys
+if sys.argv.pop(1) == "asyncio":
+    sys.modules["uvloop"] = None
+from brigade.cli import main
+from brigade.server import serve
+print(type(serve.new_loop()).__module__.split(".")[0], flush=True)
+main()
+"""
+    with server_process("memory://", command=(sys.executable, "-c", program, loop)) as (process, address):
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == loop
+        answer = httpx.post(f"{address}/v1/queue/enqueue", json={"queue": "tasks", "payload": 1}, trust_env=False)
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize(

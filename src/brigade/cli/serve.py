@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -76,4 +75,4 @@ def serve(context: click.Context, config: str | None, as_json: bool, **flags: An
         else:
             say(f"serving {shown_url(made.url)} at {address}", err=True)
 
-    asyncio.run(serving.serve(made, ready=ready))
+    serving.run(made, ready=ready)

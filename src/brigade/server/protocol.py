@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
-__all__ = ["MOST_HEAD", "protocol"]
+__all__ = ["MOST_HEAD", "Gathered", "protocol"]
 
 MOST_HEAD = 64 * 1024
 """Bytes of a request before its body. `max_headers` is checked when they are all there; this, while they come in."""
+MOST_GATHERED = 64 * 1024
+"""Bytes that wait for more to be sent with them."""
+
+
+class Gathered:
+    """A transport that sends what is written in one moment in one go: a head with its body, not one after the other.
+
+    To send is a quarter of what a small request costs. All but writing is the transport's own.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._unsent: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append(data)
+        self._size += len(data)
+        if self._size > MOST_GATHERED:
+            self._send()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        unsent, self._unsent, self._size = self._unsent, [], 0
+        if unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(unsent))
 
 
 def protocol() -> Any:
@@ -21,6 +57,9 @@ def protocol() -> Any:
         """Hangs up on whoever sends a head without an end: the parser would keep all of it."""
 
         _head: int | None = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            super().connection_made(cast("asyncio.Transport", Gathered(transport)))
 
         def on_message_begin(self) -> None:
             self._head = 0

@@ -28,7 +28,7 @@ from brigade.stores import Pace, PacedStore
 if TYPE_CHECKING:
     from brigade.server.dashboard.desk import Desk
 
-__all__ = ["ServerConfig", "Serving", "listen", "serve"]
+__all__ = ["ServerConfig", "Serving", "listen", "new_loop", "run", "serve"]
 
 log = logging.getLogger("brigade.server")
 BACKLOG = 2048
@@ -262,6 +262,21 @@ def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
         backlog=BACKLOG,
         **(config.tls.uvicorn() if config.tls else {}),
     )
+
+
+def run(config: ServerConfig, *, ready: Callable[[str], None] = lambda _: None) -> None:
+    """`serve`, on an event loop of its own."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve(config, ready=ready))
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where that is installed: a seventh less of the processor for a request."""
+    try:
+        from uvloop import new_event_loop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 async def serve(config: ServerConfig, *, ready: Callable[[str], None] = lambda _: None) -> None:
