@@ -71,9 +71,12 @@ class Outlook:
         return min(self.expiry, self.lapse, self.due, self.lane)
 
 
-def look(queue: str, queue_id: int) -> Steps[Outlook]:
-    """What is overdue and what comes next."""
-    rows = yield Ask("outlook", {"queue": queue_id})
+def look(queue: str, queue_id: int, since: int = FOREVER) -> Steps[Outlook]:
+    """What is overdue and what comes next: of messages in no lane, the first to be due after `since`, or after now.
+
+    Where ready messages were asked for before, `since` is a moment before that: what came due in between is reported.
+    """
+    rows = yield Ask("outlook", {"queue": queue_id, "since": since})
     if not rows:
         raise QueueNotFound(f"queue {queue!r} does not exist; hub.queue({queue!r}) creates it")
     now, paused, has_lanes, *times = rows[0]

@@ -10,7 +10,7 @@ from brigade.errors import QueueNotFound
 from brigade.model import Grant, Message, Release
 from brigade.stores import Taker, seating
 from brigade.stores.postgres.adapt import Numbers, Tokens
-from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
+from brigade.stores.postgres.claim import Outlook, Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.payloads import one
 from brigade.stores.postgres.sealing import open_messages
@@ -121,8 +121,8 @@ class PostgresClaiming(PostgresSettling):
                 held.forget()
                 rows = [*rows, *await self._ready(held, taking, wanted - len(rows))]
             won.rows += rows
-        if len(won.rows) < limit and not looks:
-            await self._claim_overdue(held, taking, limit, won)
+        if len(won.rows) < limit and known is not None and not looks:
+            await self._claim_overdue(held, taking, limit, won, since=known.now)
         return won
 
     async def _ready(self, held: HeldQueue, taking: Taking, limit: int) -> Rows:
@@ -140,17 +140,27 @@ class PostgresClaiming(PostgresSettling):
 
         return await self.link.run(steps)
 
-    async def _claim_overdue(self, held: HeldQueue, taking: Taking, limit: int, won: Won) -> None:
+    async def _claim_overdue(
+        self, held: HeldQueue, taking: Taking, limit: int, won: Won, *, since: int = FOREVER
+    ) -> None:
         """What time has made claimable or has ended, and lanes."""
-        held.looked_at = self.clock.monotonic()
-        held.outlook = outlook = await self.link.run(lambda _: look(held.name, held.id))
+        outlook = await self._look(held, since)
         if outlook.paused:
             return
         if outlook.overdue:
             won.add(await self._won(taking, lambda: take_over(taking, limit - len(won.rows))))
         if outlook.has_lanes and len(won.rows) < limit:
             await self._claim_both(held, taking, limit - len(won.rows), won)
-            held.outlook = await self.link.run(lambda _: look(held.name, held.id)) if not won.rows else outlook
+            if not won.rows:
+                await self._look(held, since=outlook.now)
+
+    async def _look(self, held: HeldQueue, since: int) -> Outlook:
+        """How the queue stands. Where looks overtake each other, what the last to begin saw is kept."""
+        began = held.looked_at = self.clock.monotonic()
+        outlook = await self.link.run(lambda _: look(held.name, held.id, since))
+        if began >= held.outlook_at:
+            held.outlook, held.outlook_at = outlook, began
+        return outlook
 
     async def _claim_both(self, held: HeldQueue, taking: Taking, limit: int, won: Won) -> None:
         """Heads of lanes and messages in no lane, as many of each as come first."""
@@ -250,7 +260,7 @@ class PostgresClaiming(PostgresSettling):
         outlook = held.outlook
         if outlook is None or outlook.paused or outlook.soonest == FOREVER:
             return interval
-        elapsed = now - held.looked_at
+        elapsed = now - held.outlook_at
         return min(interval, max((outlook.soonest - outlook.now) / 1000 - elapsed, 0.001))
 
     def wake(self, queue: str) -> None:

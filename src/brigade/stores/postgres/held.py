@@ -36,6 +36,7 @@ class HeldQueue:
         self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(lambda drafts: write(self, drafts))
         self.settles: GroupCommit[Change, Answer] = GroupCommit(lambda changes: settle(self, changes))
         self.outlook: Outlook | None = None
+        self.outlook_at = 0.0
         self.looked_at = 0.0
         self.whole_at = 0.0
         self.low: list[int] = list(LOWEST)

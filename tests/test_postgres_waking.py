@@ -1,0 +1,107 @@
+"""A claim that waits hears of whatever it could have: nothing falls between its questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import brigade
+from brigade.model import Message
+from brigade.queue import AsyncQueue
+from brigade.stores.postgres import claiming
+from brigade.stores.postgres.store import PostgresStore
+from brigade.testing.conformance.harness import values
+from postgres_server import database, postgres
+
+__all__ = ["database", "postgres"]
+NEVER = 3600.0
+"""Seconds between polls, so that what is not heard of is not found by chance."""
+Step = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+async def queue(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncQueue]:
+    """A queue whose claims listen and have said so: from here on a wait ends by what is heard alone."""
+    async with brigade.connect_async(database) as hub:
+        queue = await hub.queue("tasks")
+        store = store_of(queue)
+        while not (store._listener.ready and store._queues["tasks"].expects_until):
+            assert await queue.claim(wait=0.1) == []
+        monkeypatch.setattr(claiming, "FIRST_POLL", NEVER)
+        monkeypatch.setattr(claiming, "SAFETY_POLL", NEVER)
+        yield queue
+
+
+@pytest.fixture
+async def sending(database: str) -> AsyncIterator[AsyncQueue]:
+    """The same queue, as another process knows it."""
+    async with brigade.connect_async(database) as hub:
+        yield await hub.queue("tasks")
+
+
+def store_of(queue: AsyncQueue) -> PostgresStore:
+    assert isinstance(queue.hub.store, PostgresStore)
+    return queue.hub.store
+
+
+async def asleep(queue: AsyncQueue) -> asyncio.Future[list[Message]]:
+    """A claim that waits. Only once its time is over, which it never is here, would it look by itself."""
+    claiming = asyncio.ensure_future(queue.claim(wait=NEVER))
+    held = store_of(queue)._queues[queue.name]
+    while not held.waiting:
+        await asyncio.sleep(0.001)
+    return claiming
+
+
+async def won(claiming: asyncio.Future[list[Message]]) -> list[Any]:
+    return values(await asyncio.wait_for(claiming, 20))
+
+
+async def all_due(queue: AsyncQueue) -> None:
+    """Until every message may be claimed by the server's clock."""
+    conn = await store_of(queue).link.connect()
+    async with conn:
+        while True:
+            found = await conn.execute("SELECT FROM brigade.messages WHERE due_at > brigade.now_ms()")
+            if not await found.fetchall():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_message_that_comes_due_between_the_questions_of_a_claim_is_claimed(
+    queue: AsyncQueue, sending: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not ready when ready messages were asked for, and not to come when it was asked what is to come."""
+    monkeypatch.setattr(claiming, "LOOK_EVERY", NEVER)
+    store = store_of(queue)
+    look: Step = store._claim_overdue
+
+    async def look_late(*args: Any, **more: Any) -> None:
+        await all_due(queue)
+        await look(*args, **more)
+
+    monkeypatch.setattr(store, "_claim_overdue", look_late)
+    waiting = await asleep(queue)
+    await sending.enqueue("late", delay=0.5)
+    assert await won(waiting) == ["late"]
+
+
+async def test_a_message_that_comes_due_while_lanes_are_asked_for_is_claimed(
+    queue: AsyncQueue, sending: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(queue)
+    claim_both: Step = store._claim_both
+
+    async def claim_and_dawdle(*args: Any) -> None:
+        await claim_both(*args)
+        await all_due(queue)
+
+    monkeypatch.setattr(store, "_claim_both", claim_and_dawdle)
+    await sending.enqueue("in a lane", group="g")
+    await queue.claim(visibility=NEVER)
+    waiting = await asleep(queue)
+    await sending.enqueue("late", delay=0.5)
+    assert await won(waiting) == ["late"]
