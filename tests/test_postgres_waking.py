@@ -51,8 +51,9 @@ async def asleep(queue: AsyncQueue) -> asyncio.Future[list[Message]]:
     """A claim that waits. Only once its time is over, which it never is here, would it look by itself."""
     claiming = asyncio.ensure_future(queue.claim(wait=NEVER))
     held = store_of(queue)._queues[queue.name]
-    while not held.waiting:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(20):
+        while not held.waiting:
+            await asyncio.sleep(0.001)
     return claiming
 
 
@@ -105,3 +106,44 @@ async def test_a_message_that_comes_due_while_lanes_are_asked_for_is_claimed(
     waiting = await asleep(queue)
     await sending.enqueue("late", delay=0.5)
     assert await won(waiting) == ["late"]
+
+
+async def test_news_of_this_process_is_heard_while_nobody_can_listen(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with brigade.connect_async(database) as hub:
+        queue = await hub.queue("tasks")
+        monkeypatch.setattr(store_of(queue).link, "connect", asyncio.Event().wait)
+        monkeypatch.setattr(claiming, "FIRST_POLL", NEVER)
+        waiting = await asleep(queue)
+        await queue.enqueue("from here")
+        assert await won(waiting) == ["from here"]
+
+
+@pytest.mark.parametrize("payload", ["", "news", "²", "9" * 5000])
+async def test_what_others_say_on_the_channel_does_not_end_the_listening(
+    queue: AsyncQueue, sending: AsyncQueue, payload: str
+) -> None:
+    store = store_of(queue)
+    waiting = await asleep(queue)
+    conn = await store.link.connect()
+    async with conn:
+        await conn.execute("SELECT pg_notify(%s, %s)", [store.channel, payload])
+    await sending.enqueue("after it")
+    assert await won(waiting) == ["after it"]
+
+
+async def test_others_notify_for_as_long_as_a_wait_relies_on_it(queue: AsyncQueue) -> None:
+    """Also where somebody else, who may be gone soon, has said before that somebody waits."""
+    store = store_of(queue)
+    held = store._queues["tasks"]
+    conn = await store.link.connect()
+    async with conn:
+        await conn.execute("UPDATE brigade.queues SET waiting_until = brigade.now_ms() + 40000")
+        held.expects_until = 0.0
+        waiting = await asleep(queue)
+        found = await conn.execute("SELECT waiting_until - brigade.now_ms() FROM brigade.queues")
+        row = await found.fetchone()
+    assert row is not None
+    assert row[0] + 1 >= 1000 * (held.expects_until - store.clock.monotonic())
+    waiting.cancel()

@@ -26,6 +26,8 @@ LOOK_EVERY = 1.0
 """Under load, seconds between looks for leases that ran out, and between claims from the very beginning."""
 
 EXPECT = 60.0
+LONGEST_WAIT = 45.0
+"""Seconds for which others are asked to notify, and for which a wait relies on that before it asks again."""
 MOST_CLAIMS_KEPT = 1024
 UNREADABLE_FOR = 60.0
 """Seconds before messages that could not be opened are handed out again."""
@@ -236,22 +238,28 @@ class PostgresClaiming(PostgresSettling):
     async def wait(self, queue: str, seconds: float) -> None:
         """Until a notification, the next moment that something is due, or the next poll."""
         held = await self._queue(queue)
+        self._listener.start()
         now = self.clock.monotonic()
-        timeout = min(seconds, self._interval(held, now))
-        heard = self._listener.ready
-        if not heard:
-            await self._listener.start(timeout)
-        if held.expects_until - now < EXPECT / 2 or self._listener.ready != heard:
-            first = held.expects_until < now or not heard
-            params = {"queue": held.id, "length": to_ms(EXPECT)}
-            await self.link.run(lambda _: one(Ask("expect_messages", params)))
-            held.expects_until = now + EXPECT
-            if first:
-                return
+        timeout = min(seconds, self._interval(held, now), LONGEST_WAIT)
+        if held.expects_until < now + timeout and await self._expect(held, now):
+            return
         held.idle_polls = min(held.idle_polls + 1, 20)
         left = timeout - (self.clock.monotonic() - now)
         if left > 0 and await held.wait(left):
             held.idle_polls = 0
+
+    async def _expect(self, held: HeldQueue, now: float) -> bool:
+        """Have others notify. True where they didn't have to before: what they did meanwhile has to be looked for.
+
+        Whoever was about to commit just then doesn't notify yet: it is found by the first polls, which are soon.
+        """
+        lapsed = held.expects_until < now
+        params = {"queue": held.id, "length": to_ms(EXPECT)}
+        await self.link.run(lambda _: one(Ask("expect_messages", params)))
+        held.expects_until = now + EXPECT
+        if lapsed:
+            held.idle_polls = 0
+        return lapsed
 
     def _interval(self, held: HeldQueue, now: float) -> float:
         """Seconds until the next poll, or until something is due before that."""

@@ -52,9 +52,10 @@ SELECT paused FROM {schema}.queues WHERE id = %(queue)s;
 SELECT lifo FROM {schema}.queues WHERE id = %(queue)s;
 
 -- name: expect_messages
--- Say that somebody waits here, so that whoever enqueues notifies.
-UPDATE {schema}.queues SET waiting_until = {schema}.now_ms() + %(length)s
-WHERE id = %(queue)s AND waiting_until < {schema}.now_ms() + %(length)s / 2;
+-- Say that somebody waits here, so that whoever enqueues notifies, for at least so long. Longer where it has to be
+-- said anew: of many who wait, most find that it has been said.
+UPDATE {schema}.queues SET waiting_until = {schema}.now_ms() + %(length)s * 3 / 2
+WHERE id = %(queue)s AND waiting_until < {schema}.now_ms() + %(length)s;
 
 -- name: notify
 -- Wake those who wait at a queue.
