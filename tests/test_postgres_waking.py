@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import brigade
+from brigade.clock import FOREVER
+from brigade.errors import QueueNotFound
 from brigade.model import Message
 from brigade.queue import AsyncQueue
 from brigade.stores.postgres import claiming
@@ -49,12 +51,17 @@ def store_of(queue: AsyncQueue) -> PostgresStore:
 
 async def asleep(queue: AsyncQueue) -> asyncio.Future[list[Message]]:
     """A claim that waits. Only once its time is over, which it never is here, would it look by itself."""
-    claiming = asyncio.ensure_future(queue.claim(wait=NEVER))
     held = store_of(queue)._queues[queue.name]
-    async with asyncio.timeout(20):
-        while not held.waiting:
-            await asyncio.sleep(0.001)
+    others = held.waiting
+    claiming = asyncio.ensure_future(queue.claim(wait=NEVER))
+    await until(lambda: held.waiting > others)
     return claiming
+
+
+async def until(so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not so():
+            await asyncio.sleep(0.001)
 
 
 async def won(claiming: asyncio.Future[list[Message]]) -> list[Any]:
@@ -106,6 +113,48 @@ async def test_a_message_that_comes_due_while_lanes_are_asked_for_is_claimed(
     waiting = await asleep(queue)
     await sending.enqueue("late", delay=0.5)
     assert await won(waiting) == ["late"]
+
+
+async def test_what_is_due_is_claimed_by_whoever_waits_by_then(queue: AsyncQueue, sending: AsyncQueue) -> None:
+    """One claim is woken, finds out when the message will be due, and is gone before that."""
+    held = store_of(queue)._queues["tasks"]
+    first, second = await asleep(queue), await asleep(queue)
+    await sending.enqueue("late", delay=2)
+    await until(lambda: held.outlook is not None and held.outlook.due < FOREVER and held.waiting == 2)
+    first.cancel()
+    assert await won(second) == ["late"]
+
+
+async def test_a_claim_that_looked_too_early_hears_that_another_found_something(
+    queue: AsyncQueue, sending: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two messages are told of once, while one claim sleeps and the answer to the other is on its way."""
+    store = store_of(queue)
+    claim: Step = store._claim
+    asked, arrived = asyncio.Event(), asyncio.Event()
+
+    async def claim_slowly(*args: Any) -> Any:
+        answer = await claim(*args)
+        asked.set()
+        await arrived.wait()
+        return answer
+
+    first = await asleep(queue)
+    with monkeypatch.context() as slow:
+        slow.setattr(store, "_claim", claim_slowly)
+        second = asyncio.ensure_future(queue.claim(wait=NEVER))
+        await asked.wait()
+    await sending.enqueue_many(["one", "another"])
+    found = await won(first)
+    arrived.set()
+    assert sorted([*found, *await won(second)]) == ["another", "one"]
+
+
+async def test_a_claim_does_not_wait_for_a_queue_that_was_deleted(queue: AsyncQueue) -> None:
+    waiting = await asleep(queue)
+    await queue.delete()
+    with pytest.raises(QueueNotFound):
+        await won(waiting)
 
 
 async def test_news_of_this_process_is_heard_while_nobody_can_listen(

@@ -36,12 +36,16 @@ class Taking:
 
 @dataclass(slots=True)
 class Won:
-    """What a claim took: rows of messages, which of them a lease had run out on, and what failed on the way."""
+    """What a claim took: rows of messages, which of them a lease had run out on, and what failed on the way.
+
+    `next_at` is when there may be more, by the clock of this process.
+    """
 
     rows: list[Row] = field(default_factory=list[Row])
     recovered: set[int] = field(default_factory=set[int])
     failures: list[Failed] = field(default_factory=list[Failed])
     awaited: set[int] = field(default_factory=set[int])
+    next_at: float | None = None
 
     def add(self, other: Won) -> None:
         self.rows += other.rows

@@ -99,10 +99,11 @@ class PostgresClaiming(PostgresSettling):
             return None
         self._tell_failures(won)
         if not won.rows:
+            if won.next_at is not None:
+                held.wake_in(max(won.next_at - self.clock.monotonic(), 0.001))
             return None
-        held.idle_polls = 0
-        if held.waiting:
-            held.wake()
+        # There may be more, also for who looked before it was there and is about to wait.
+        held.wake()
         return held, token, await self._opened(held, token, won.rows), won.recovered
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
@@ -146,7 +147,7 @@ class PostgresClaiming(PostgresSettling):
         self, held: HeldQueue, taking: Taking, limit: int, won: Won, *, since: int = FOREVER
     ) -> None:
         """What time has made claimable or has ended, and lanes."""
-        outlook = await self._look(held, since)
+        outlook = await self._look(held, won, since)
         if outlook.paused:
             return
         if outlook.overdue:
@@ -154,14 +155,15 @@ class PostgresClaiming(PostgresSettling):
         if outlook.has_lanes and len(won.rows) < limit:
             await self._claim_both(held, taking, limit - len(won.rows), won)
             if not won.rows:
-                await self._look(held, since=outlook.now)
+                await self._look(held, won, since=outlook.now)
 
-    async def _look(self, held: HeldQueue, since: int) -> Outlook:
-        """How the queue stands. Where looks overtake each other, what the last to begin saw is kept."""
+    async def _look(self, held: HeldQueue, won: Won, since: int) -> Outlook:
+        """How the queue stands, and when the next thing may be claimed or decided there."""
         began = held.looked_at = self.clock.monotonic()
-        outlook = await self.link.run(lambda _: look(held.name, held.id, since))
-        if began >= held.outlook_at:
-            held.outlook, held.outlook_at = outlook, began
+        held.outlook = outlook = await self.link.run(lambda _: look(held.name, held.id, since))
+        won.next_at = None
+        if not outlook.paused and outlook.soonest < FOREVER:
+            won.next_at = began + (outlook.soonest - outlook.now) / 1000
         return outlook
 
     async def _claim_both(self, held: HeldQueue, taking: Taking, limit: int, won: Won) -> None:
@@ -240,13 +242,13 @@ class PostgresClaiming(PostgresSettling):
         held = await self._queue(queue)
         self._listener.start()
         now = self.clock.monotonic()
-        timeout = min(seconds, self._interval(held, now), LONGEST_WAIT)
+        timeout = min(seconds, self._interval(held), LONGEST_WAIT)
         if held.expects_until < now + timeout and await self._expect(held, now):
             return
         held.idle_polls = min(held.idle_polls + 1, 20)
         left = timeout - (self.clock.monotonic() - now)
-        if left > 0 and await held.wait(left):
-            held.idle_polls = 0
+        if left > 0:
+            await held.wait(left)
 
     async def _expect(self, held: HeldQueue, now: float) -> bool:
         """Have others notify. True where they didn't have to before: what they did meanwhile has to be looked for.
@@ -261,15 +263,10 @@ class PostgresClaiming(PostgresSettling):
             held.idle_polls = 0
         return lapsed
 
-    def _interval(self, held: HeldQueue, now: float) -> float:
-        """Seconds until the next poll, or until something is due before that."""
+    def _interval(self, held: HeldQueue) -> float:
+        """Seconds until the next poll."""
         safety = SAFETY_POLL if self.pace.safety is None else self.pace.safety or FOREVER
-        interval = min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
-        outlook = held.outlook
-        if outlook is None or outlook.paused or outlook.soonest == FOREVER:
-            return interval
-        elapsed = now - held.outlook_at
-        return min(interval, max((outlook.soonest - outlook.now) / 1000 - elapsed, 0.001))
+        return min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
 
     def wake(self, queue: str) -> None:
         held = self._queues.get(queue)
