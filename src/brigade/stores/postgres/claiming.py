@@ -240,7 +240,8 @@ class PostgresClaiming(PostgresSettling):
     async def wait(self, queue: str, seconds: float) -> None:
         """Until a notification, the next moment that something is due, or the next poll."""
         held = await self._queue(queue)
-        self._listener.start()
+        if not self._closed:
+            self._listener.start()
         now = self.clock.monotonic()
         timeout = min(seconds, self._interval(held), LONGEST_WAIT)
         if held.expects_until < now + timeout and await self._expect(held, now):
