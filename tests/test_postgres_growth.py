@@ -182,7 +182,11 @@ async def test_waiting_claims_are_woken_by_a_notification_alone(database: str, m
 
     async with brigade.connect_async(database) as consumer, brigade.connect_async(database) as producer:
         queue, sending = await consumer.queue("tasks"), await producer.queue("tasks")
-        await queue.claim(wait=0.3)
+        store = consumer.store
+        assert isinstance(store, PostgresStore)
+        # Before others were asked to notify it is the first polls that find what is being committed just then.
+        while not (store._listener.ready and store._queues["tasks"].expects_until):
+            await queue.claim(wait=0.1)
         monkeypatch.setattr(claiming, "FIRST_POLL", 3600.0)
         monkeypatch.setattr(claiming, "SAFETY_POLL", 3600.0)
         for turn in range(20):

@@ -67,6 +67,7 @@ class BucketClaiming(BucketSettling):
     async def _claim(self, held: HeldQueue, seats: Seats, visibility: float, patient: bool) -> list[Grant]:
         self._sweep_sometimes(held)
         held.woken.clear()
+        held.looked_at = self.env.now()
         won = await self.run(
             claim(
                 self.env,

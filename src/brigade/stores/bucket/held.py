@@ -36,6 +36,7 @@ class HeldQueue:
         self.policy_at = 0.0
         self.sweep_at: float | None = None
         self.swept_at: float | None = None
+        self.looked_at = 0
         self.idle_polls = 0
         self.waiting = 0
         self.woken = asyncio.Event()

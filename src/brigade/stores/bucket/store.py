@@ -111,7 +111,8 @@ class BucketStore(BucketPorts, BucketPairs):
             longest, soonest = min(longest, poll), FOREVER
         else:
             known = [one.next_at for one in (*view.ledgers.values(), *view.lanes.values())]
-            soonest = min((at for at in (view.next_due, *known) if at > now), default=FOREVER)
+            # Not what is after now: the last claim was too early for what has come due since it began.
+            soonest = min((at for at in (view.next_due, *known) if at > held.looked_at), default=FOREVER)
         interval = min(FIRST_POLL * 2.0**held.idle_polls, longest * (2 if view.has_lanes else 1))
         interval *= held.waiting + 1
         if pace.jitter is None:

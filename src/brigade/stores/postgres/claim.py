@@ -36,12 +36,16 @@ class Taking:
 
 @dataclass(slots=True)
 class Won:
-    """What a claim took: rows of messages, which of them a lease had run out on, and what failed on the way."""
+    """What a claim took: rows of messages, which of them a lease had run out on, and what failed on the way.
+
+    `next_at` is when there may be more, by the clock of this process.
+    """
 
     rows: list[Row] = field(default_factory=list[Row])
     recovered: set[int] = field(default_factory=set[int])
     failures: list[Failed] = field(default_factory=list[Failed])
     awaited: set[int] = field(default_factory=set[int])
+    next_at: float | None = None
 
     def add(self, other: Won) -> None:
         self.rows += other.rows
@@ -71,9 +75,12 @@ class Outlook:
         return min(self.expiry, self.lapse, self.due, self.lane)
 
 
-def look(queue: str, queue_id: int) -> Steps[Outlook]:
-    """What is overdue and what comes next."""
-    rows = yield Ask("outlook", {"queue": queue_id})
+def look(queue: str, queue_id: int, since: int = FOREVER) -> Steps[Outlook]:
+    """What is overdue and what comes next: of messages in no lane, the first to be due after `since`, or after now.
+
+    Where ready messages were asked for before, `since` is a moment before that: what came due in between is reported.
+    """
+    rows = yield Ask("outlook", {"queue": queue_id, "since": since})
     if not rows:
         raise QueueNotFound(f"queue {queue!r} does not exist; hub.queue({queue!r}) creates it")
     now, paused, has_lanes, *times = rows[0]

@@ -10,7 +10,7 @@ from brigade.errors import QueueNotFound
 from brigade.model import Grant, Message, Release
 from brigade.stores import Taker, seating
 from brigade.stores.postgres.adapt import Numbers, Tokens
-from brigade.stores.postgres.claim import Taking, Won, claim_lanes, claim_ready, look, shares, take_over
+from brigade.stores.postgres.claim import Outlook, Taking, Won, claim_lanes, claim_ready, look, shares, take_over
 from brigade.stores.postgres.held import HeldQueue
 from brigade.stores.postgres.payloads import one
 from brigade.stores.postgres.sealing import open_messages
@@ -26,6 +26,8 @@ LOOK_EVERY = 1.0
 """Under load, seconds between looks for leases that ran out, and between claims from the very beginning."""
 
 EXPECT = 60.0
+LONGEST_WAIT = 45.0
+"""Seconds for which others are asked to notify, and for which a wait relies on that before it asks again."""
 MOST_CLAIMS_KEPT = 1024
 UNREADABLE_FOR = 60.0
 """Seconds before messages that could not be opened are handed out again."""
@@ -97,10 +99,11 @@ class PostgresClaiming(PostgresSettling):
             return None
         self._tell_failures(won)
         if not won.rows:
+            if won.next_at is not None:
+                held.wake_in(max(won.next_at - self.clock.monotonic(), 0.001))
             return None
-        held.idle_polls = 0
-        if held.waiting:
-            held.wake()
+        # There may be more, also for who looked before it was there and is about to wait.
+        held.wake()
         return held, token, await self._opened(held, token, won.rows), won.recovered
 
     async def _claim(self, held: HeldQueue, taking: Taking, limit: int) -> Won:
@@ -121,8 +124,8 @@ class PostgresClaiming(PostgresSettling):
                 held.forget()
                 rows = [*rows, *await self._ready(held, taking, wanted - len(rows))]
             won.rows += rows
-        if len(won.rows) < limit and not looks:
-            await self._claim_overdue(held, taking, limit, won)
+        if len(won.rows) < limit and known is not None and not looks:
+            await self._claim_overdue(held, taking, limit, won, since=known.now)
         return won
 
     async def _ready(self, held: HeldQueue, taking: Taking, limit: int) -> Rows:
@@ -140,17 +143,28 @@ class PostgresClaiming(PostgresSettling):
 
         return await self.link.run(steps)
 
-    async def _claim_overdue(self, held: HeldQueue, taking: Taking, limit: int, won: Won) -> None:
+    async def _claim_overdue(
+        self, held: HeldQueue, taking: Taking, limit: int, won: Won, *, since: int = FOREVER
+    ) -> None:
         """What time has made claimable or has ended, and lanes."""
-        held.looked_at = self.clock.monotonic()
-        held.outlook = outlook = await self.link.run(lambda _: look(held.name, held.id))
+        outlook = await self._look(held, won, since)
         if outlook.paused:
             return
         if outlook.overdue:
             won.add(await self._won(taking, lambda: take_over(taking, limit - len(won.rows))))
         if outlook.has_lanes and len(won.rows) < limit:
             await self._claim_both(held, taking, limit - len(won.rows), won)
-            held.outlook = await self.link.run(lambda _: look(held.name, held.id)) if not won.rows else outlook
+            if not won.rows:
+                await self._look(held, won, since=outlook.now)
+
+    async def _look(self, held: HeldQueue, won: Won, since: int) -> Outlook:
+        """How the queue stands, and when the next thing may be claimed or decided there."""
+        began = held.looked_at = self.clock.monotonic()
+        held.outlook = outlook = await self.link.run(lambda _: look(held.name, held.id, since))
+        won.next_at = None
+        if not outlook.paused and outlook.soonest < FOREVER:
+            won.next_at = began + (outlook.soonest - outlook.now) / 1000
+        return outlook
 
     async def _claim_both(self, held: HeldQueue, taking: Taking, limit: int, won: Won) -> None:
         """Heads of lanes and messages in no lane, as many of each as come first."""
@@ -226,32 +240,34 @@ class PostgresClaiming(PostgresSettling):
     async def wait(self, queue: str, seconds: float) -> None:
         """Until a notification, the next moment that something is due, or the next poll."""
         held = await self._queue(queue)
+        if not self._closed:
+            self._listener.start()
         now = self.clock.monotonic()
-        timeout = min(seconds, self._interval(held, now))
-        heard = self._listener.ready
-        if not heard:
-            await self._listener.start(timeout)
-        if held.expects_until - now < EXPECT / 2 or self._listener.ready != heard:
-            first = held.expects_until < now or not heard
-            params = {"queue": held.id, "length": to_ms(EXPECT)}
-            await self.link.run(lambda _: one(Ask("expect_messages", params)))
-            held.expects_until = now + EXPECT
-            if first:
-                return
+        timeout = min(seconds, self._interval(held), LONGEST_WAIT)
+        if held.expects_until < now + timeout and await self._expect(held, now):
+            return
         held.idle_polls = min(held.idle_polls + 1, 20)
         left = timeout - (self.clock.monotonic() - now)
-        if left > 0 and await held.wait(left):
-            held.idle_polls = 0
+        if left > 0:
+            await held.wait(left)
 
-    def _interval(self, held: HeldQueue, now: float) -> float:
-        """Seconds until the next poll, or until something is due before that."""
+    async def _expect(self, held: HeldQueue, now: float) -> bool:
+        """Have others notify. True where they didn't have to before: what they did meanwhile has to be looked for.
+
+        Whoever was about to commit just then doesn't notify yet: it is found by the first polls, which are soon.
+        """
+        lapsed = held.expects_until < now
+        params = {"queue": held.id, "length": to_ms(EXPECT)}
+        await self.link.run(lambda _: one(Ask("expect_messages", params)))
+        held.expects_until = now + EXPECT
+        if lapsed:
+            held.idle_polls = 0
+        return lapsed
+
+    def _interval(self, held: HeldQueue) -> float:
+        """Seconds until the next poll."""
         safety = SAFETY_POLL if self.pace.safety is None else self.pace.safety or FOREVER
-        interval = min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
-        outlook = held.outlook
-        if outlook is None or outlook.paused or outlook.soonest == FOREVER:
-            return interval
-        elapsed = now - held.looked_at
-        return min(interval, max((outlook.soonest - outlook.now) / 1000 - elapsed, 0.001))
+        return min(FIRST_POLL * 2.0**held.idle_polls, safety) * self.ids.uniform(0.8, 1.2)
 
     def wake(self, queue: str) -> None:
         held = self._queues.get(queue)

@@ -43,6 +43,7 @@ class HeldQueue:
         self.idle_polls = 0
         self.news = False
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def lifo(self) -> bool:
@@ -66,7 +67,25 @@ class HeldQueue:
         self.low = list(LOWEST)
 
     def wake(self) -> None:
-        """One of those who wait looks now. Where nobody does, whoever comes next looks at once."""
+        """There is news. One of those who wait looks now; where nobody does, whoever comes next looks at once."""
+        self.idle_polls = 0
+        self._rouse()
+
+    def wake_in(self, seconds: float) -> None:
+        """Somebody looks then, whoever waits by that time: who found out may be gone. The earliest moment counts."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._alarm is not None:
+            if self._alarm.when() <= at:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._rouse()
+
+    def _rouse(self) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -74,18 +93,25 @@ class HeldQueue:
                 return
         self.news = True
 
+    def retire(self) -> None:
+        """This queue is no longer held. Whoever waits for it here would hear nothing more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self.wake_all()
+
     def wake_all(self) -> None:
-        self.news = True
+        self.news, self.idle_polls = True, 0
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self, timeout: float) -> bool:
-        """Until somebody wakes us; False after the timeout."""
+    async def wait(self, timeout: float) -> None:
+        """Until somebody wakes us, or the timeout."""
         if self.news:
             self.news = False
-            return True
+            return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
@@ -93,12 +119,11 @@ class HeldQueue:
             async with asyncio.timeout(timeout):
                 await waiter
         except TimeoutError:
-            return not waiter.cancelled()
+            return
         except asyncio.CancelledError:
             if not waiter.cancelled():
-                self.wake()
+                self._rouse()
             raise
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-        return True

@@ -27,28 +27,19 @@ class Listener:
         self._channel = channel
         self._told = told
         self._task: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
-
-    @property
-    def ready(self) -> bool:
+        self.ready = False
         """Whether news is heard at this moment."""
-        return self._ready.is_set()
 
-    async def start(self, patience: float) -> bool:
-        """Start listening; returns whether it does after at most `patience` seconds."""
-        if self._task is None:
+    def start(self) -> None:
+        """Start listening, unless that is under way. Once news is heard `told(None)` says so."""
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._listen())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._ready.wait()
-        return self.ready
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._ready.clear()
 
     async def _listen(self) -> None:
         pause = FIRST_PAUSE
@@ -68,13 +59,21 @@ class Listener:
         try:
             await conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._link.requests["listen"] += 1
-            self._ready.set()
+            self.ready = True
             self._told(None)
             async for notice in conn.notifies():
-                self._told(int(notice.payload) if notice.payload.isdigit() else None)
+                self._told(_queue_id(notice.payload))
         except psycopg.Error as error:
             log.info("the connection that listens for notifications was lost (%s); making a new one", error)
         finally:
-            self._ready.clear()
+            self.ready = False
             with contextlib.suppress(Exception):
                 await conn.close()
+
+
+def _queue_id(payload: str) -> int | None:
+    """None for what is not ours: anybody may notify on this channel, and that must not end the listening."""
+    try:
+        return int(payload)
+    except ValueError:
+        return None

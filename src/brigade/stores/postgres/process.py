@@ -143,6 +143,8 @@ class PostgresProcess(ABC):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.link.close()
+        for held in self._queues.values():
+            held.retire()
 
     @abstractmethod
     async def _write(self, held: HeldQueue, drafts: list[Draft]) -> Sequence[Receipt]:
@@ -177,7 +179,7 @@ class PostgresProcess(ABC):
 
     async def _anew(self, held: HeldQueue) -> HeldQueue:
         if self._queues.get(held.name) is held:
-            del self._queues[held.name]
+            self._queues.pop(held.name).retire()
         return await self._queue(held.name)
 
     async def _queue(self, name: str, *, refresh: bool = False) -> HeldQueue:
@@ -190,6 +192,8 @@ class PostgresProcess(ABC):
     def _remember(self, name: str, id: int, policy: QueuePolicy) -> HeldQueue:
         held = self._queues.get(name)
         if held is None or held.id != id:
+            if held is not None:
+                held.retire()
             held = self._queues[name] = HeldQueue(name, id, self._write, self._settle)
         held.policy = policy
         held.policy_at = self.clock.monotonic()

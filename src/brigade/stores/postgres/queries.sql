@@ -52,9 +52,10 @@ SELECT paused FROM {schema}.queues WHERE id = %(queue)s;
 SELECT lifo FROM {schema}.queues WHERE id = %(queue)s;
 
 -- name: expect_messages
--- Say that somebody waits here, so that whoever enqueues notifies.
-UPDATE {schema}.queues SET waiting_until = {schema}.now_ms() + %(length)s
-WHERE id = %(queue)s AND waiting_until < {schema}.now_ms() + %(length)s / 2;
+-- Say that somebody waits here, so that whoever enqueues notifies, for at least so long. Longer where it has to be
+-- said anew: of many who wait, most find that it has been said.
+UPDATE {schema}.queues SET waiting_until = {schema}.now_ms() + %(length)s * 3 / 2
+WHERE id = %(queue)s AND waiting_until < {schema}.now_ms() + %(length)s;
 
 -- name: notify
 -- Wake those who wait at a queue.
@@ -253,7 +254,8 @@ WHERE m.queue_id = %(queue)s AND m.state = 'in_flight' AND m.token = %(token)s::
 
 -- name: outlook
 -- What there is to decide, and when the next thing may be claimed: paused, whether there are lanes, and the times of
--- the next lease to run out, the next message to lapse, the next to be due, and the next lane to open.
+-- the next lease to run out, the next message to lapse, the next to be due, and the next lane to open. A message that
+-- came due after `since` counts as one that is yet to be.
 SELECT c.now, q.paused,
        EXISTS (SELECT FROM {schema}.lanes l WHERE l.queue_id = %(queue)s),
        (SELECT min(m.expires_at) FROM {schema}.messages m
@@ -266,7 +268,7 @@ SELECT c.now, q.paused,
         CROSS JOIN LATERAL (
             SELECT m.due_at FROM {schema}.messages m
             WHERE m.queue_id = %(queue)s AND m.state = 'ready' AND m.lane IS NULL AND m.priority = p.priority
-              AND m.due_at > c.now
+              AND m.due_at > least(c.now, %(since)s)
             ORDER BY m.due_at LIMIT 1
         ) d),
        (SELECT min(l.open_at) FROM {schema}.lanes l WHERE l.queue_id = %(queue)s AND l.waits)

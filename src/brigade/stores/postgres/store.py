@@ -148,6 +148,7 @@ class PostgresStore(PostgresClaiming, PostgresPorts):
         held = await self._queue(queue)
         self._queues.pop(queue, None)
         await self.link.run(lambda _: queues.delete_queue(held.id), atomic=True)
+        held.retire()
 
     async def load_state(self, queue: str, ref: str) -> tuple[bytes, str] | None:
         held = await self._queue(queue)
