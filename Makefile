@@ -63,6 +63,8 @@ bench: $(STAMP) ## Measure throughput and requests per message
 	npm install --prefix bench/s3db --no-package-lock --omit=optional --omit=peer --legacy-peer-deps --ignore-scripts \
 		--no-audit --no-fund --loglevel=error \
 		|| echo "bench/s3db could not be installed: the comparison on S3 leaves s3db.js out"
+	npm install --prefix bench/elasticmq --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error \
+		|| echo "bench/elasticmq could not be installed: the comparison over HTTP leaves ElasticMQ out"
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 sim: $(STAMP) ## Simulate faults: SEEDS=1000 for many, SEED=7 to replay one
@@ -83,7 +85,7 @@ lock: | $(BIN)/python $(UV) ## Write requirements.lock anew from pyproject.toml
 		--no-header --no-annotate --no-emit-index-url --quiet $(LOCK_ARGS)
 
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) bench/s3db/node_modules build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) bench/s3db/node_modules bench/elasticmq/node_modules build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml requirements.lock | $(BIN)/python $(UV)

@@ -50,6 +50,7 @@ def _measured(ground: Ground, parts: Sequence[str]) -> Report:
     skipped: set[str] = set()
     if "http" in parts:
         report.http, report.crowds = http.run_http(ground)
+        skipped |= {*http.missing()}
     if "disk" in parts:
         report.throughput = [*throughput.throughput(ground), *processes.processes(ground)]
     if "requests" in parts:

@@ -1,32 +1,39 @@
-"""Through a server, over HTTP: messages a second with a few clients and many, and what a crowd costs the store."""
+"""Through a server, over HTTP: messages a second with a few clients and many, and what a crowd costs the store.
+
+Beside it, ElasticMQ: the same work by the same clients, in turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+import brigade
+from bench import http_peers
+from bench.clients import Connection, Remote, Work, repeat
 from bench.measure import FILE_FSYNC, MEMORY, MESSAGE, Ground
 from brigade.testing.servers.s3 import s3_url, seaweedfs
 
-__all__ = ["CLIENTS", "HttpRequests", "HttpResult", "run_http", "runs"]
+__all__ = ["CLIENTS", "CONSUME", "ENQUEUE", "HttpRequests", "HttpResult", "missing", "run_http", "runs"]
 
 CLIENTS = (1, 16, 64)
 BATCH = 100
+BULK = 1000
 CROWD = 200
 TURNS = 10
-SINGLE, BATCHED = 2_000, 20_000
-CASES = ("enqueue", "dequeue + ack", f"enqueue, {BATCH} a request", f"dequeue + ack, {BATCH} a request")
+SINGLE, BATCHED = 5_000, 20_000
+ENQUEUE, CONSUME = "enqueue", "dequeue + ack"
 PAYLOAD = MESSAGE.decode()
 
 
@@ -34,6 +41,8 @@ PAYLOAD = MESSAGE.decode()
 class HttpResult:
     """Messages a second, best of the rounds."""
 
+    name: str
+    version: str
     case: str
     clients: int
     messages: int
@@ -51,29 +60,87 @@ class HttpRequests:
     rate: float
 
 
+@dataclass(frozen=True, slots=True)
+class System:
+    """A server of queues, and how many messages a request of its largest batches has here."""
+
+    name: str
+    version: str
+    batch: int
+    queue: Callable[[str], Remote]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to measure, one message a request or as many as the system's batches have."""
+
+    work: str
+    batched: bool
+
+    def told(self, system: System) -> str:
+        return f"{self.work}, {system.batch} a request" if self.batched else self.work
+
+
+CASES = tuple(Case(work, batched) for batched in (False, True) for work in (ENQUEUE, CONSUME))
+
+
+def missing() -> list[str]:
+    """What is not installed: its rows are left out."""
+    return http_peers.missing()
+
+
 def runs(total: int, *, quick: bool) -> int:
     """How many runs `run_http` makes, for the progress bar."""
-    return total * len(CASES) * len(CLIENTS) + (1 if quick else 3)
+    peer = _peer(quick=quick)
+    return total * len(CASES) * len(CLIENTS) * (2 if peer else 1) + (1 if peer else 0) + (1 if quick else 3)
 
 
 def run_http(ground: Ground) -> tuple[list[HttpResult], list[HttpRequests]]:
-    """Every case with every number of clients, each on a queue of its own; a fresh server for each round."""
-    rates: dict[tuple[str, int], list[float]] = {}
-    counts: dict[tuple[str, int], int] = {}
-    for _ in range(ground.rounds):
-        with serving(ground.url(MEMORY)) as address:
-            for place, case in enumerate(CASES):
-                for clients in CLIENTS:
-                    ground.tick(f"HTTP: {case}, {clients} clients")
-                    batch = 1 if place < 2 else BATCH
-                    count = ground.messages(SINGLE if batch == 1 else BATCHED, batch * clients)
-                    work = _Work(f"bench-{place}-{clients}", batch, consume=place % 2 == 1)
-                    rates.setdefault((case, clients), []).append(
-                        count / asyncio.run(work.timed(address, count, clients))
-                    )
-                    counts[case, clients] = count
-    speeds = [HttpResult(case, clients, counts[case, clients], max(found)) for (case, clients), found in rates.items()]
+    """Every case with every number of clients, each on a queue of its own; a fresh Brigade server for each round."""
+    ours = System("brigade", brigade.__version__, BATCH, BrigadeQueue)
+    peer = _peer(quick=ground.quick)
+    rates: dict[tuple[System, Case, int], list[float]] = {}
+    with contextlib.ExitStack() as running:
+        others = [(peer, running.enter_context(_peer_at_its_best(ground)))] if peer else []
+        for turn in range(ground.rounds):
+            with serving(ground.url(MEMORY)) as address:
+                for case in CASES:
+                    for clients in CLIENTS:
+                        for system, place in [(ours, address), *others]:
+                            ground.tick(f"HTTP: {case.told(system)}, {clients} clients · {system.name}")
+                            rate = _rate(ground, system, case, clients, place, turn)
+                            rates.setdefault((system, case, clients), []).append(rate)
+    speeds = [
+        HttpResult(system.name, system.version, case.told(system), clients, _count(ground, case, clients), max(found))
+        for (system, case, clients), found in sorted(rates.items(), key=lambda one: one[0][0] is not ours)
+    ]
     return speeds, _crowds(ground)
+
+
+def _peer(*, quick: bool) -> System | None:
+    """ElasticMQ where it is installed; not in a smoke test, which is to need nothing else."""
+    version = None if quick else http_peers.version()
+    return System(http_peers.NAME, version, http_peers.BATCH, http_peers.SqsQueue) if version else None
+
+
+@contextlib.contextmanager
+def _peer_at_its_best(ground: Ground) -> Generator[str, None, None]:
+    with http_peers.serving(ground.directory()) as address:
+        ground.tick(f"HTTP: warming up · {http_peers.NAME}")
+        http_peers.warm_up(address)
+        yield address
+
+
+def _count(ground: Ground, case: Case, clients: int) -> int:
+    """The same for all systems: what divides into Brigade's batches does into smaller ones."""
+    return ground.messages(BATCHED, BATCH * clients) if case.batched else ground.messages(SINGLE, clients)
+
+
+def _rate(ground: Ground, system: System, case: Case, clients: int, address: str, turn: int) -> float:
+    count = _count(ground, case, clients)
+    queue = system.queue(f"bench-{turn}-{CASES.index(case)}-{clients}")
+    work = Work(queue, system.batch if case.batched else 1, consume=case.work == CONSUME)
+    return count / asyncio.run(work.timed(address, count, clients))
 
 
 def _crowds(ground: Ground) -> list[HttpRequests]:
@@ -90,7 +157,7 @@ def _crowd(ground: Ground, store: str, url: str, turns: int) -> HttpRequests:
     ground.tick(f"HTTP: requests a message, {CROWD} consumers · {store}")
     count = CROWD * turns
     with serving(url, "--queue-max-consumers", "1000") as address:
-        requests, seconds = asyncio.run(_Work("crowd", 1, consume=True).counted(address, count))
+        requests, seconds = asyncio.run(_counted(BrigadeQueue("crowd"), address, count))
     return HttpRequests(store, CROWD, count, requests / count, count / seconds)
 
 
@@ -114,93 +181,59 @@ def serving(url: str, *arguments: str) -> Generator[str, None, None]:
         process.communicate()
 
 
-class Connection:
-    """HTTP with as little as it takes, so that the client is not what is measured."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        self._reader, self._writer, self._host = reader, writer, host
-
-    @classmethod
-    async def open(cls, address: str) -> Connection:
-        place = urlsplit(address)
-        return cls(*await asyncio.open_connection(place.hostname, place.port, limit=2**24), place.netloc)
-
-    async def post(self, path: str, body: Any) -> Any:
-        return json.loads(await self._send("POST", f"/v1/queue/{path}", json.dumps(body).encode()))
-
-    async def get(self, path: str) -> str:
-        return (await self._send("GET", path, b"")).decode()
-
-    async def _send(self, method: str, path: str, body: bytes) -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._writer.write(head.encode() + body)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        assert answer.startswith(b"http/1.1 200"), answer
-        length = re.search(rb"content-length: (\d+)", answer)
-        assert length is not None
-        return await self._reader.readexactly(int(length[1]))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What clients do, on one queue."""
+class BrigadeQueue:
+    """A queue of `brigade serve`."""
 
-    queue: str
-    batch: int
-    consume: bool
+    name: str
 
-    async def timed(self, address: str, count: int, clients: int) -> float:
-        """Seconds until the last client has done its part."""
-        connections = [await Connection.open(address) for _ in range(clients)]
-        await connections[0].post("open", {"queue": self.queue})
-        if self.consume:
-            for start in range(0, count, 1000):
-                await self._enqueue(connections[0], min(1000, count - start))
-        started = time.monotonic()
-        await asyncio.gather(*(self.repeat(one, count // clients) for one in connections))
-        seconds = time.monotonic() - started
-        for one in connections:
-            one.close()
-        return seconds
+    @property
+    def bulk(self) -> int:
+        return BULK
 
-    async def repeat(self, one: Connection, count: int) -> None:
-        work, done = self._consume if self.consume else self._enqueue, 0
-        while done < count:
-            done += await work(one, min(self.batch, count - done))
+    async def open(self, one: Connection) -> None:
+        await self.post(one, "open")
 
-    async def _enqueue(self, one: Connection, count: int) -> int:
-        message = {"payload": PAYLOAD}
-        await one.post("enqueue", {"queue": self.queue, **(message if count == 1 else {"messages": [message] * count})})
+    async def close(self, one: Connection) -> None:
+        """Nothing to do: its server ends with the round."""
+
+    async def enqueue(self, one: Connection, count: int) -> int:
+        await one.post("/v1/queue/enqueue", _enqueueing(self.name, count))
         return count
 
-    async def _consume(self, one: Connection, count: int) -> int:
-        wanted = {"queue": self.queue, "limit": count, "wait": 30, "visibility": 600}
-        got = (await one.post("dequeue", wanted))["messages"]
+    async def consume(self, one: Connection, count: int) -> int:
+        got = (await self.post(one, "dequeue", limit=count, wait=30, visibility=600))["messages"]
         keys = [{"id": m["id"], "ref": m["ref"], "token": m["lease"]["token"]} for m in got]
         if keys:
-            await one.post("ack", {"queue": self.queue, **(keys[0] if len(keys) == 1 else {"settlements": keys})})
+            await self.post(one, "ack", **(keys[0] if len(keys) == 1 else {"settlements": keys}))
         return len(got)
 
-    async def counted(self, address: str, count: int) -> tuple[int, float]:
-        """Storage requests from the first enqueue to the last ack and the cleaning up after it, and seconds."""
-        connections = [await Connection.open(address) for _ in range(CROWD)]
-        other = await Connection.open(address)
-        await other.post("open", {"queue": self.queue})
-        before = _requests(await other.get("/metrics"))
-        started = time.monotonic()
-        consumers = [asyncio.ensure_future(self.repeat(one, count // CROWD)) for one in connections]
-        for start in range(0, count, CROWD):
-            await self._enqueue(other, min(CROWD, count - start))
-        await asyncio.gather(*consumers)
-        seconds = time.monotonic() - started
-        await other.post("forget", {"queue": self.queue})
-        after = _requests(await other.get("/metrics"))
-        for one in (*connections, other):
-            one.close()
-        return after - before, seconds
+    async def post(self, one: Connection, verb: str, **body: Any) -> Any:
+        return json.loads(await one.post(f"/v1/queue/{verb}", json.dumps({"queue": self.name, **body}).encode()))
+
+
+@functools.cache
+def _enqueueing(queue: str, count: int) -> bytes:
+    message = {"payload": PAYLOAD}
+    return json.dumps({"queue": queue, **(message if count == 1 else {"messages": [message] * count})}).encode()
+
+
+async def _counted(queue: BrigadeQueue, address: str, count: int) -> tuple[int, float]:
+    """Storage requests from the first enqueue to the last ack and the cleaning up after it, and seconds."""
+    connections = [await Connection.open(address) for _ in range(CROWD)]
+    other = await Connection.open(address)
+    await queue.open(other)
+    before = _requests(await other.get("/metrics"))
+    started = time.monotonic()
+    consumers = [asyncio.ensure_future(repeat(queue.consume, one, count // CROWD, 1)) for one in connections]
+    await repeat(queue.enqueue, other, count, CROWD)
+    await asyncio.gather(*consumers)
+    seconds = time.monotonic() - started
+    await queue.post(other, "forget")
+    after = _requests(await other.get("/metrics"))
+    for one in (*connections, other):
+        one.close()
+    return after - before, seconds
 
 
 def _requests(metrics: str) -> int:

@@ -279,9 +279,10 @@ def _s3_rows(found: Sequence[S3Result]) -> Rows:
 
 
 def _http_rows(found: Sequence[HttpResult]) -> Rows:
-    best = {(one.case, one.clients): one.best for one in found}
-    cases = dict.fromkeys(one.case for one in found)
-    return [(case, *(f"{best[case, clients]:,.0f}" for clients in CLIENTS)) for case in cases]
+    best: dict[str, dict[int, float]] = {}
+    for one in found:
+        best.setdefault(f"{one.name} {one.version}: {one.case}", {})[one.clients] = one.best
+    return [(case, *(f"{rates[clients]:,.0f}" for clients in CLIENTS)) for case, rates in best.items()]
 
 
 def _crowd_rows(found: Sequence[HttpRequests]) -> Rows:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.http import CLIENTS, CONSUME, ENQUEUE
 from bench.peers import LONG, THREADS
 
 __all__ = ["Standing", "standings"]
@@ -36,7 +37,7 @@ class Standing:
 
 def standings(found: Found) -> list[Standing]:
     """Every comparison of what was measured."""
-    return [*_postgres(found), *_s3(found), *_disk(found), *_spark(found)]
+    return [*_postgres(found), *_s3(found), *_http(found), *_disk(found), *_spark(found)]
 
 
 def _postgres(found: Found) -> list[Standing]:
@@ -63,6 +64,23 @@ def _s3(found: Found) -> list[Standing]:
             },
         )
     ]
+
+
+def _http(found: Found) -> list[Standing]:
+    """One message a request with the fewest clients and the most, then whatever of each is best."""
+    rows = found.get("http", ())
+    made: list[Standing] = []
+    for work in (ENQUEUE, CONSUME):
+        for clients in (CLIENTS[0], CLIENTS[-1]):
+            rates = {one["name"]: one["best"] for one in rows if one["case"] == work and one["clients"] == clients}
+            made += _compared("HTTP", f"{work}, {clients} client{'s' if clients > 1 else ''}", rates)
+    for work in (ENQUEUE, CONSUME):
+        rates = {
+            name: max(one["best"] for one in rows if one["name"] == name and one["case"].startswith(work))
+            for name in _names(rows)
+        }
+        made += _compared("HTTP", f"{work}, the best of each", rates)
+    return made
 
 
 def _disk(found: Found) -> list[Standing]:
