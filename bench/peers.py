@@ -1,8 +1,8 @@
 """Other queues that live on a local disk, in the same run: one process, 200 bytes a message.
 
 One message a call, by one caller and by several threads at once, each with a line of its own where the queue wants
-that; by one caller in hundreds, and with the ack of a message in the call that claims the next one, where the queue has
-calls for that; and by one caller out of a long line.
+that; by one caller in hundreds, where the queue has a call for that; and by one caller who makes a long line, and takes
+from it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ class Line(Protocol):
 
 @runtime_checkable
 class RichLine(Line, Protocol):
-    """A queue that has calls for many messages, and one that acks a message and claims the next."""
+    """A queue that has calls for many messages."""
 
     def put_many(self) -> object: ...
 
     def take_many(self) -> object: ...
-
-    def take_next(self) -> object: ...
 
 
 Lines = Callable[[], Line]
@@ -80,7 +78,7 @@ class PeerResult:
     consume_threads: float
     enqueue_many: float | None
     consume_many: float | None
-    consume_next: float | None
+    enqueue_long: float
     consume_long: float
 
 
@@ -98,7 +96,6 @@ class _Ours(_Pair):
     def __init__(self, queue: brigade.Queue) -> None:
         super().__init__(lambda: queue.enqueue(MESSAGE), self._take)
         self._queue = queue
-        self._held: brigade.Message | None = None
 
     def _take(self) -> None:
         self._queue.ack(self._claimed(1)[0])
@@ -109,11 +106,8 @@ class _Ours(_Pair):
     def take_many(self) -> None:
         self._queue.ack_many(self._claimed(BATCH))
 
-    def take_next(self) -> None:
-        (self._held,) = self._claimed(1, self._held)
-
-    def _claimed(self, count: int, ack: brigade.Message | None = None) -> list[brigade.Message]:
-        messages = self._queue.claim(count, ack=ack)
+    def _claimed(self, count: int) -> list[brigade.Message]:
+        messages = self._queue.claim(count)
         while not messages:
             messages = self._queue.claim(count)
         return messages
@@ -226,15 +220,12 @@ def run_peers(ground: Ground) -> list[PeerResult]:
             with peer.open(ground.directory()) as lines:
                 line = lines()
                 alone = [messages / _timed(step, messages) for step in (line.put, line.take)]
-                rich: list[float | None] = [None, None, None]
-                if isinstance(line, RichLine):
-                    _timed(line.put, messages)
-                    rich[2] = messages / _timed(line.take_next, messages)
+                rich: list[float | None] = [None, None]
                 threads = _in_threads(lines, messages)
                 if isinstance(line, RichLine):
-                    rich[:2] = [BATCH * batches / _timed(step, batches) for step in (line.put_many, line.take_many)]
-                _timed(line.put, long)
-                rates[peer].append([*alone, *threads, *rich, messages / _timed(line.take, messages)])
+                    rich = [BATCH * batches / _timed(step, batches) for step in (line.put_many, line.take_many)]
+                in_line = [long / _timed(line.put, long), messages / _timed(line.take, messages)]
+                rates[peer].append([*alone, *threads, *rich, *in_line])
     return [
         PeerResult(
             peer.name,

@@ -174,7 +174,7 @@ def _tables(report: Report) -> list[tuple[str, tuple[str, ...], Rows]]:
         ),
         (
             f"On a local disk, one process, 1 caller / {THREADS} threads / 1 caller in hundreds: messages a second",
-            ("queue", "durable", "how it writes", "enqueue", "claim + ack", "in one call", f"of {LONG:,}"),
+            ("queue", "durable", "how it writes", "enqueue", "claim + ack", f"{LONG:,} in line"),
             _peer_rows(report.peers),
         ),
         (
@@ -238,8 +238,7 @@ def _peer_rows(peers: Sequence[PeerResult]) -> Rows:
             peer.setting,
             _three(peer.enqueue, peer.enqueue_threads, peer.enqueue_many),
             _three(peer.consume, peer.consume_threads, peer.consume_many) + ("" if peer.acks else " *"),
-            _or_none(peer.consume_next),
-            _or_none(peer.consume_long),
+            f"{peer.enqueue_long:,.0f} / {peer.consume_long:,.0f}",
         )
         for peer in peers
     ]

@@ -90,6 +90,7 @@ def _disk(found: Found) -> list[Standing]:
         rows = [one for one in found.get("peers", ()) if one["durable"] == durable and one["acks"]]
         works = [
             (["enqueue"], "enqueue, one at a time"),
+            (["enqueue_long"], f"enqueue, {LONG:,} in a row"),
             (["enqueue", "enqueue_many"], "enqueue, the best of each"),
             (["enqueue_threads"], f"enqueue, {THREADS} threads"),
             (["consume"], "claim + ack, one at a time"),
@@ -97,8 +98,6 @@ def _disk(found: Found) -> list[Standing]:
             (["consume", "consume_many"], "claim + ack, the best of each"),
             (["consume_threads"], f"claim + ack, {THREADS} threads"),
         ]
-        if durable:  # Where commits cost little, one call is made of two.
-            works.insert(4, (["consume", "consume_next"], "claim + ack, one at a time, in one call"))
         ground = "disk, fsync" if durable else "disk, no fsync"
         for fields, work in works:
             rates = {
