@@ -107,8 +107,11 @@ async def add_states(service: Service, delivered: Sequence[Delivered]) -> None:
 async def deliver(
     service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Coroutine[Any, Any, Answer]]
 ) -> None:
-    """Send what the work comes to, or take it back where the client is gone. A client that leaves calls it off."""
-    if call.key is None:
+    """Send what the work comes to, or take it back where the client is gone. A client that leaves calls it off.
+
+    On a store that answers at once the work may be over before anybody has to wait, and then needs no task.
+    """
+    if call.key is None and service.hub.store.prompt:
         begun = Begun(work())
         if begun.ended:
             await _deliver_at_once(service, call, receive, send, begun.result)
