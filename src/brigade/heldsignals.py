@@ -62,25 +62,22 @@ class HeldSignals:
         self._handlers: dict[int, Callable[..., Any]] = {}
 
     def __enter__(self) -> None:
-        handlers, note = self._handlers, self._note
         try:
             for number in _handled():
-                handlers[number] = _set(number, note)
+                self._handlers[number] = _set(number, self._note)
         except ValueError:
             # An interpreter within another one: signals are none of its business.
-            handlers.clear()
+            self._handlers.clear()
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         self._holding = False
-        handlers = self._handlers
-        for number in handlers:
-            _set(number, handlers[number])
-        if self._came is not None:
-            for number, frame in self._came:
-                handlers[number](number, frame)
+        for number, handler in self._handlers.items():
+            _set(number, handler)
+        for number, frame in self._came or ():
+            self._handlers[number](number, frame)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._holding:

@@ -104,13 +104,13 @@ class HubLoop(asyncio.SelectorEventLoop):
 
     def take(self, *, patience: float = 0.0) -> bool:
         """`borrow`, for who does it on behalf of several threads. With patience the loop may be awake for a while."""
-        sleeper, turn = self._sleeper, self._turn
+        sleeper = self._sleeper
         if self.get_debug() or (sleeper.awake and not patience):
             return False
-        if not (turn.acquire(False) or (patience and turn.acquire(timeout=patience))):
+        if not (self._turn.acquire(False) or (patience and self._turn.acquire(timeout=patience))):
             return False
         if sleeper.awake or self.is_closed():
-            turn.release()
+            self._turn.release()
             return False
         self._scheduled_meanwhile = False
         self.lent, self.borrower = True, threading.get_ident()

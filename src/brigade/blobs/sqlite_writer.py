@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from brigade.blobs import CONFLICT, UNKNOWN, Copy, Create, Delete, DeleteIf, Pledge, Refused, Swap
 from brigade.blobs import sqlite_pledges as pledges
@@ -312,9 +312,9 @@ class Writer:
         body = op.body
         size = len(body)
         self.upkeep.written += size + WRITTEN
-        if type(op) is Create:
+        if isinstance(op, Create):
             return connection.execute(_CREATE, (op.key, etag, size, body)).rowcount
-        return connection.execute(_SWAP, (etag, size, body, op.key, cast("Swap", op).etag)).rowcount
+        return connection.execute(_SWAP, (etag, size, body, op.key, op.etag)).rowcount
 
     def _put_apart(self, connection: sqlite3.Connection, op: Create | Swap, etag: str) -> int:
         body, place = op.body, _unused(connection)
