@@ -185,7 +185,7 @@ async def test_waiting_claims_are_woken_by_a_notification_alone(database: str, m
         store = consumer.store
         assert isinstance(store, PostgresStore)
         # Before others were asked to notify it is the first polls that find what is being committed just then.
-        while not (store._listener.ready and store._queues["tasks"].expects_until):
+        while not (store.link.requests["listen"] and store._queues["tasks"].expects_until):
             await queue.claim(wait=0.1)
         monkeypatch.setattr(claiming, "FIRST_POLL", 3600.0)
         monkeypatch.setattr(claiming, "SAFETY_POLL", 3600.0)

@@ -30,7 +30,7 @@ async def queue(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async with brigade.connect_async(database) as hub:
         queue = await hub.queue("tasks")
         store = store_of(queue)
-        while not (store._listener.ready and store._queues["tasks"].expects_until):
+        while not (store.link.requests["listen"] and store._queues["tasks"].expects_until):
             assert await queue.claim(wait=0.1) == []
         monkeypatch.setattr(claiming, "FIRST_POLL", NEVER)
         monkeypatch.setattr(claiming, "SAFETY_POLL", NEVER)

@@ -27,8 +27,6 @@ class Listener:
         self._channel = channel
         self._told = told
         self._task: asyncio.Task[None] | None = None
-        self.ready = False
-        """Whether news is heard at this moment."""
 
     def start(self) -> None:
         """Start listening, unless that is under way. Once news is heard `told(None)` says so."""
@@ -59,14 +57,12 @@ class Listener:
         try:
             await conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._link.requests["listen"] += 1
-            self.ready = True
             self._told(None)
             async for notice in conn.notifies():
                 self._told(_queue_id(notice.payload))
         except psycopg.Error as error:
             log.info("the connection that listens for notifications was lost (%s); making a new one", error)
         finally:
-            self.ready = False
             with contextlib.suppress(Exception):
                 await conn.close()
 
