@@ -119,7 +119,7 @@ def test_a_redriven_message_is_handled_anew(memory: Hub) -> None:
 
     queue.enqueue("x", id="mine")
     with Worker(queue, handler):
-        until(lambda: queue.stats().failed == 1)
+        until(lambda: len(queue.failed()) == 1)  # It counts as failed a moment before it is kept as that.
         assert queue.redrive() == 1
         until(lambda: queue.stats().succeeded == 1)
     assert len(runs) == 2
