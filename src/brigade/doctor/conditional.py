@@ -178,14 +178,18 @@ async def no_lost_updates(lab: Lab) -> Finding:
 
 
 async def delete_race(lab: Lab) -> Finding:
-    """Conditional deletes against swaps by the same etag."""
+    """Conditional deletes against swaps by the same etag.
+
+    Every connection starts with a delete in one round and with a swap in the next, so that whichever is carried out
+    in two steps has looked before the other is through.
+    """
     won_deletes = won_swaps = 0
     rounds = lab.scale(4, 16)
     for turn in range(rounds):
         key = lab.key(f"delete-{turn}")
         etag = await lab.write(Create(key, lab.body("start")), by=turn)
         ops = [
-            DeleteIf(key, etag) if number % 2 == turn % 2 else Swap(key, lab.body(str(number)), etag)
+            DeleteIf(key, etag) if number // lab.size % 2 == turn % 2 else Swap(key, lab.body(str(number)), etag)
             for number in range(WRITERS)
         ]
         answers = await lab.race(ops)
