@@ -11,7 +11,7 @@ from brigade.clock import FOREVER
 from brigade.errors import CorruptObject, MessageNotFound
 from brigade.machine import State
 from brigade.model import FailedMessage, MessageInfo, Stats
-from brigade.stores.bucket.accounts import open_account, read_lane, read_segment
+from brigade.stores.bucket.accounts import note, open_account, read_lane, read_segment
 from brigade.stores.bucket.book import DEAD, LEASED, READY, SUCCEEDED, Book, state_of
 from brigade.stores.bucket.history import OUTCOMES, SKEW, Record, ended_since, opened, read_file
 from brigade.stores.bucket.keys import HistoryName, SegmentName, parse_message_ref
@@ -75,6 +75,8 @@ def stats(env: Env, view: QueueView) -> Proto[Stats]:
             name = SegmentName.parse(entry.segment)
             if name is not None:
                 book = Book(entry.ledger) if entry.ledger else Book.fresh(name.size, entry.specs)
+                if entry.ledger is not None:
+                    note(view, name, entry.ledger, ours=False)
                 _note_final(view, name, entry.ledger, final)
                 if _count(book, now, counts):
                     oldest = min(oldest, name.due)

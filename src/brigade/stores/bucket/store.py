@@ -29,9 +29,11 @@ from brigade.stores import Outgoing, Settled
 from brigade.stores.bucket import admin, inspect, state
 from brigade.stores.bucket.claim import claim, claim_places
 from brigade.stores.bucket.convert import again_with, entry_of, messages_of
+from brigade.stores.bucket.held import HeldQueue
 from brigade.stores.bucket.incoming import take_in
 from brigade.stores.bucket.keys import QueueKeys, SegmentName, parse_message_ref
 from brigade.stores.bucket.load import load
+from brigade.stores.bucket.moves import complete_moves
 from brigade.stores.bucket.pairs import BucketPairs
 from brigade.stores.bucket.ports import BucketPorts
 from brigade.stores.bucket.redrive import redrive_letters, redrive_parked
@@ -161,6 +163,7 @@ class BucketStore(BucketPorts, BucketPairs):
     async def redrive(self, queue: str, ids: AbstractSet[str] | None, limit: int) -> int:
         """Parked failures of this queue, its dead letters, and, where it is a dead-letter queue, what lies in it."""
         held = await self._queue(queue)
+        await self._see_moved(held)
         total = await self.run(redrive_parked(self.env, held.view, ids, limit))
         letters = held.view.policy.failure.dead_letter_queue
         if letters is not None and total < limit:
@@ -172,6 +175,7 @@ class BucketStore(BucketPorts, BucketPairs):
 
     async def purge(self, queue: str, *, failed_only: bool = False) -> int:
         held = await self._queue(queue)
+        await self._see_moved(held)
         count = await self.run(admin.purge(self.env, held.view, failed_only=failed_only))
         await self._finish_now(held)
         return count
@@ -216,6 +220,11 @@ class BucketStore(BucketPorts, BucketPairs):
         if size != message.size or (message.checksum is not None and checksum != crc_of(message.checksum)):
             reason = f"it has {size} bytes, {message.size} were sent" if size != message.size else "it was altered"
             raise CorruptObject(key, reason, "discard what was read, and restore it or reject the message")
+
+    async def _see_moved(self, held: HeldQueue) -> None:
+        """See failures to their place that are on their way: whoever counted them wants them to be found there."""
+        if held.view.unmoved:
+            await self.run(complete_moves(self.env, held.view))
 
     async def _redrive_from(self, letters: str, origin: str | None, ids: AbstractSet[str] | None, limit: int) -> int:
         """Claim dead letters, copy them back to the queue they failed in, and ack them."""
