@@ -43,6 +43,8 @@ class HeldQueue:
         self.finishing = asyncio.Lock()
         self.finish_now = asyncio.Event()
         self.finisher: asyncio.Task[None] | None = None
+        self.deleted = False
+        """Whether this process has deleted the queue: then nothing of it goes to history any more."""
         self.enqueues: GroupCommit[Draft, Receipt] = GroupCommit(self._write_drafts)
         self.settles: GroupCommits[SegmentName, Change, Answers] = GroupCommits(self._write_changes)
         self.listening = False

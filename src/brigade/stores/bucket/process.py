@@ -203,7 +203,7 @@ class BucketProcess:
         """Write history and clean up. What fails here is done later by a sweeper: nothing depends on it."""
         async with held.finishing:
             finals, held.view.finished = held.view.finished, {}
-            if not finals:
+            if not finals or held.deleted:
                 return
             try:
                 await self.run(finish(self.env, held.view, finals))

@@ -191,7 +191,9 @@ class BucketStore(BucketPorts, BucketPairs):
 
     async def delete(self, queue: str) -> None:
         held = await self._queue(queue)
-        await self.run(admin.delete_queue(held.view))
+        async with held.finishing:
+            await self.run(admin.delete_queue(held.view))
+            held.deleted = True
         held.close()
         self._queues.pop(queue, None)
 
