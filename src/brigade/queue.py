@@ -30,7 +30,7 @@ from brigade.model import (
 from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
-from brigade.stores import JoiningStore, Outgoing, PatientStore, RepeatingStore, Settled, Store
+from brigade.stores import JoiningStore, Outgoing, PairingStore, PatientStore, RepeatingStore, Settled, Store
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -162,19 +162,26 @@ class AsyncQueue:
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none.
 
-        With `ack` that message is acked before anything is claimed. Raises StaleLease, and claims nothing, where its
-        lease was lost; QueuePaused if nothing was handed out because the queue is paused.
+        With `ack` that message is acked before anything is claimed, on `http://` with the same request. Raises
+        StaleLease, and claims nothing, where its lease was lost; QueuePaused if nothing was handed out because the
+        queue is paused.
         """
         holder = self._hub.owner if owner is None else check_owner(owner)
         length = self.policy.visibility_timeout if visibility is None else seconds(visibility, "visibility", low=0.001)
         check_limit(limit, MOST_CLAIMED)
         patience = seconds(wait, "wait")
+        before = None
         if ack is not None:
-            await self.ack(ack)
+            if isinstance(self._store, PairingStore):
+                before = Ack(ack)
+                _checked(before)
+            else:
+                await self.ack(ack)
         deadline = self._hub.clock.monotonic() + patience
         while True:
             left = max(0.0, deadline - self._hub.clock.monotonic())
-            grants, messages = await self._claim(limit, holder, length, left)
+            grants, messages = await self._claim(limit, holder, length, left, before)
+            before = None
             if messages:
                 self.tell_claimed(messages, grants)
                 return messages
@@ -189,10 +196,12 @@ class AsyncQueue:
                 await on_the_loop()
                 await self._store.wait(self.name, left)
 
-    async def _claim(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
+    async def _claim(
+        self, limit: int, owner: str, visibility: float, wait: float, before: Ack | None
+    ) -> tuple[list[Grant], list[Message]]:
         """A claim that is cancelled half-way gives back what it won."""
         store = self._store
-        winning = self._win(limit, owner, visibility, wait)
+        winning = self._win(limit, owner, visibility, wait, before)
         if alone():
             winning = Begun(winning)
             if winning.ended:
@@ -206,14 +215,28 @@ class AsyncQueue:
             self._hub.background(self._give_back(claiming))
             raise
 
-    async def _win(self, limit: int, owner: str, visibility: float, wait: float) -> tuple[list[Grant], list[Message]]:
+    async def _win(
+        self, limit: int, owner: str, visibility: float, wait: float, before: Ack | None
+    ) -> tuple[list[Grant], list[Message]]:
         store = self._store
-        if wait and isinstance(store, PatientStore):
+        if before is not None:
+            grants = await self._win_after(before, limit, owner, visibility, wait)
+        elif wait and isinstance(store, PatientStore):
             grants = await store.claim_within(self.name, limit=limit, owner=owner, visibility=visibility, wait=wait)
         else:
             patient = wait > 0
             grants = await store.claim(self.name, limit=limit, owner=owner, visibility=visibility, patient=patient)
         return grants, [self._bound(message) for message in await self._store.load(grants)] if grants else []
+
+    async def _win_after(self, ack: Ack, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
+        """Ack a message and claim with one request."""
+        store = self._store
+        assert isinstance(store, PairingStore)
+        acked, won = await store.claim_after(self.name, ack, limit=limit, owner=owner, visibility=visibility, wait=wait)
+        self._tell_settled([ack], [acked])
+        if isinstance(won, BrigadeError):
+            raise won
+        return won
 
     async def _give_back(self, claiming: asyncio.Future[tuple[list[Grant], list[Message]]]) -> None:
         _, messages = await claiming

@@ -55,7 +55,8 @@ class Hub:
         self._async = hub
         self._loop: HubLoop | None = None
         self._thread: threading.Thread | None = None
-        self._prompt = False
+        self.prompt = False
+        """Whether storage answers at once, so that a thread may make its calls by itself."""
         self._together: Together[PlainCall] | None = None
         self._opening = threading.Lock()
 
@@ -77,7 +78,7 @@ class Hub:
 
         A result that the caller never gets, because a signal's handler raised, is given to `undo`, on the loop.
         """
-        return self._carried_out(work, undo, here=self._prompt and not self._async.events.heard)
+        return self._carried_out(work, undo, here=self.prompt and not self._async.events.heard)
 
     def _carried_out(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None, *, here: bool) -> T:
         call = Call(self._loop_for(work), work)
@@ -101,7 +102,7 @@ class Hub:
         Who doesn't get the turn doesn't try again: several threads call.
         """
         loop, together = self._loop, self._together
-        if loop is None or call is None or not self._prompt or not self._async.events.quiet:
+        if loop is None or call is None or not self.prompt or not self._async.events.quiet:
             return self.quick(general(), undo)
         ours, done = at_once(loop, make_one, self._async, call, undo)
         if done is None and not ours and together is not None:
@@ -114,7 +115,7 @@ class Hub:
     def alone(self, call: PlainNext, undo: Callable[[list[Message]], None]) -> list[Message] | None:
         """What a call comes to that this thread makes by itself; None where it can't."""
         loop, prompt = self._loop, self._async.prompt
-        if loop is None or prompt is None or not prompt.pairs or not self._prompt or not self._async.events.quiet:
+        if loop is None or prompt is None or not prompt.pairs or not self.prompt or not self._async.events.quiet:
             return None
         return at_once(loop, make_one, self._async, call, undo)[1]
 
@@ -160,7 +161,7 @@ class Hub:
                 self._thread.start()
                 try:
                     self.call(self._async.open())
-                    self._prompt = self._async.store.prompt
+                    self.prompt = self._async.store.prompt
                     if self._async.prompt is not None and self._async.prompt.gathers:
                         self._together = Together(self._loop, partial(make_all, self._async))
                 except BaseException:
@@ -344,13 +345,14 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `limit` messages, waiting up to `wait` seconds for the first. An empty list: there was none.
 
-        With `ack` that message is acked before anything is claimed, or in the same write: a loop that takes one
-        message after the other makes one call for each. Raises StaleLease, and holds nothing, where the lease of that
-        message was lost.
+        With `ack` that message is acked before anything is claimed, or in the same write or request: a loop that takes
+        one message after the other makes one call for each. Raises StaleLease, and holds nothing, where the lease of
+        that message was lost.
         """
         undo = partial(give_back, self._async)
         claiming = partial(self._async.claim, limit, wait=wait, owner=owner, visibility=visibility)
-        if type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS:
+        usual = type(limit) is int and limit == 1 and type(wait) in (float, int) and 0 <= wait <= MAX_SECONDS
+        if usual and self._hub.prompt:
             plain = self._plain.claim(owner, visibility)
             messages = None if ack is None else self._ack_before(ack, plain, undo)
             messages = messages or self._hub.plainly(plain, claiming, undo)

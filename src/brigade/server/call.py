@@ -31,6 +31,7 @@ __all__ = [
     "check_ref",
     "decode",
     "failed",
+    "fault_for",
     "first_of_each",
     "headers_of",
     "send_answer",
@@ -282,14 +283,7 @@ def answer(body: Any, *, correlation: str | None = None, status: int = 200) -> A
 
 def failed(error: BaseException, call_correlation: str) -> Answer:
     """An error as an answer. What nobody foresaw is logged, and told to nobody."""
-    if isinstance(error, BrigadeError):
-        status, fault = fault_of(error)
-        if fault.field is None and status == 400 and (found := _FIRST_WORD.match(fault.message)):
-            fault.field = found[1]
-    else:
-        log.error("request %s failed", call_correlation, exc_info=error)
-        status, fault = 500, Fault(code="internal", message="the server failed; its log says why")
-    fault.correlation_id = call_correlation
+    status, fault = fault_for(error, call_correlation)
     made = Answer(status, msgspec.json.encode(fault))
     if isinstance(error, Throttled):
         made.headers["Retry-After"] = str(max(1, round(error.retry_after)))
@@ -298,6 +292,19 @@ def failed(error: BaseException, call_correlation: str) -> Answer:
     elif status == 503:
         made.headers["Retry-After"] = "1"
     return made
+
+
+def fault_for(error: BaseException, call_correlation: str) -> tuple[int, Fault]:
+    """An error as it is told, and the status that says so."""
+    if isinstance(error, BrigadeError):
+        status, fault = fault_of(error)
+        if fault.field is None and status == 400 and (found := _FIRST_WORD.match(fault.message)):
+            fault.field = found[1]
+    else:
+        log.error("request %s failed", call_correlation, exc_info=error)
+        status, fault = 500, Fault(code="internal", message="the server failed; its log says why")
+    fault.correlation_id = call_correlation
+    return status, fault
 
 
 class Endpoint:

@@ -17,10 +17,21 @@ from brigade.model import JSON_TYPE, Message
 from brigade.names import check_owner
 from brigade.queue import AsyncQueue
 from brigade.server.answers import Answer
-from brigade.server.call import Call, InvalidRequest, Stream, answer, failed, headers_of, send_answer, start_of
+from brigade.server.call import (
+    Call,
+    InvalidRequest,
+    Stream,
+    answer,
+    failed,
+    fault_for,
+    headers_of,
+    send_answer,
+    start_of,
+)
 from brigade.server.dispatcher import Held
 from brigade.server.service import Service
-from brigade.stores.remote.wire import Abandon, Delivered, Dequeue, Dequeued, Load, Loaded, Wait
+from brigade.server.settling import acking
+from brigade.stores.remote.wire import Abandon, Delivered, Dequeue, Dequeued, Load, Loaded, Settled, Wait
 
 __all__ = ["abandon", "add_states", "deliver", "dequeue", "dequeue_with_state", "gone", "load", "wait", "wire_of"]
 
@@ -47,9 +58,16 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
     visibility = queue.policy.visibility_timeout
     if wanted.visibility is not None:
         visibility = seconds(wanted.visibility, "visibility", low=0.001)
+    ack_first = None if wanted.ack is None else acking(service, call, queue.name, wanted.ack)
+    settled = None
+    if ack_first is not None and call.key is None:  # Not to be repeated, nor called off: it needs no task of its own.
+        settled, ack_first = await ack_first(), None
 
     async def work() -> Answer:
+        acked = settled
         try:
+            if ack_first is not None:
+                acked = await asyncio.shield(ack_first())
             held = await service.dispatcher.take(
                 queue.name,
                 limit=limit,
@@ -58,20 +76,19 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
                 wait=patience,
                 alone=service.requests == 1,
             )
-        except QueueNotFound as error:
-            service.forget(queue.name)
-            return failed(error, call.correlation)
         except Exception as error:
-            return failed(error, call.correlation)
+            if isinstance(error, QueueNotFound):
+                service.forget(queue.name)
+            return _failed(error, acked, call.correlation)
         try:
             if held and patience:
                 await call.again(queue.name)
-            return await _made(service, queue, held, raw=wanted.raw, stateful=stateful)
+            return await _made(service, queue, held, acked, raw=wanted.raw, stateful=stateful)
         except BaseException as error:
             service.dispatcher.give_back(queue.name, held)
             if not isinstance(error, Exception):
                 raise
-            return failed(error, call.correlation)
+            return _failed(error, acked, call.correlation)
 
     async def stream(receive: Receive, send: Send) -> None:
         await deliver(service, call, receive, send, work)
@@ -79,7 +96,16 @@ async def _dequeue(service: Service, call: Call, wanted: Dequeue, *, stateful: b
     return stream
 
 
-async def _made(service: Service, queue: AsyncQueue, held: Sequence[Held], *, raw: bool, stateful: bool) -> Answer:
+def _failed(error: Exception, acked: Settled | None, correlation: str) -> Answer:
+    """An error as an answer. Where a message was acked before, that has to be told besides."""
+    if acked is None:
+        return failed(error, correlation)
+    return answer(Dequeued(messages=[], acked=acked, error=fault_for(error, correlation)[1]))
+
+
+async def _made(
+    service: Service, queue: AsyncQueue, held: Sequence[Held], acked: Settled | None, *, raw: bool, stateful: bool
+) -> Answer:
     messages = [one.message for one in held]
     delivered = [wire_of(one, raw=raw) for one in held]
     if stateful:
@@ -87,7 +113,7 @@ async def _made(service: Service, queue: AsyncQueue, held: Sequence[Held], *, ra
     paused = not held and await service.hub.store.paused(queue.name)
     told = service.failures(queue.name) if raw else []
     made = answer(
-        Dequeued(messages=delivered, paused=paused, failed=told),
+        Dequeued(messages=delivered, paused=paused, failed=told, acked=acked),
         correlation=messages[0].correlation_id if len(messages) == 1 else None,
     )
     queue.tell_claimed(messages, [one.grant for one in held])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from brigade.stores import Settled as StoreSettled
 from brigade.stores.remote.faults import error_of, fault_of
 from brigade.stores.remote.wire import Answered, Settle, SettleBatch, SettleBody, Settled
 
-__all__ = ["ack", "extend", "nack", "release", "settle"]
+__all__ = ["ack", "acking", "extend", "nack", "release", "settle"]
 
 Op = Literal["ack", "nack", "extend", "release"]
 _COMMON = ("result", "error", "delay", "intent", "reject", "seconds")
@@ -112,6 +112,25 @@ async def _one(service: Service, call: Call, name: str, body: SettleBody) -> Ans
         return answer(told, correlation=body.correlation_id)
 
     return await service.answers.once(call.key, work)
+
+
+def acking(service: Service, call: Call, name: str, body: SettleBody) -> Callable[[], Coroutine[Any, Any, Settled]]:
+    """The ack that comes before what else a request asks for: checked now, and carried out when it is called.
+
+    Raises what it is refused with.
+    """
+    if body.queue not in (None, name):
+        raise InvalidRequest("ack names another queue; ack a message of the queue that is dequeued from", "ack")
+    wanted = replace(body, op=_op(body.op, "ack"))
+    settlement, again = _settlement(name, wanted), service.answers.unsure(call.key, call.retry_of)
+
+    async def work() -> Settled:
+        (told,) = await _settle(service, name, [wanted], [settlement], again=again)
+        if told.error is not None:
+            raise error_of(told.error)
+        return told
+
+    return work
 
 
 async def _settle(

@@ -16,7 +16,7 @@ import msgspec
 from brigade.clock import Clock
 from brigade.errors import BrigadeError
 from brigade.machine import State
-from brigade.model import FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
+from brigade.model import Ack, FailedMessage, Grant, Lease, Message, MessageInfo, Receipt, Settlement, Stats
 from brigade.policy import QueuePolicy
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "Outgoing",
     "Pace",
     "PacedStore",
+    "PairingStore",
     "PatientStore",
     "Payloads",
     "ProtectedStore",
@@ -314,6 +315,20 @@ class PatientStore(Protocol):
 
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
         """`claim`, which takes up to `wait` seconds to win the first. Cancelled, it gives back what it won."""
+        ...
+
+
+@runtime_checkable
+class PairingStore(Protocol):
+    """A store that acks a message and claims the next with one request, where each costs a way there and back."""
+
+    async def claim_after(
+        self, queue: str, ack: Ack, *, limit: int, owner: str, visibility: float, wait: float
+    ) -> tuple[Settled, list[Grant] | BrigadeError]:
+        """Ack a message, then `claim_within`; what became of both. Raises where it can't be acked: nothing is claimed.
+
+        Cancelled, it gives back what it won; the message may be acked or not.
+        """
         ...
 
 

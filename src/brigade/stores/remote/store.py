@@ -133,7 +133,25 @@ class RemoteStore:
         return await self.claim_within(queue, limit=limit, owner=owner, visibility=visibility, wait=0)
 
     async def claim_within(self, queue: str, *, limit: int, owner: str, visibility: float, wait: float) -> list[Grant]:
-        """The server does the waiting. An answer that nobody gets to read is given back."""
+        """The server does the waiting."""
+        return self._handed_out(queue, await self._dequeue(queue, None, limit, owner, visibility, wait))
+
+    async def claim_after(
+        self, queue: str, ack: Ack, *, limit: int, owner: str, visibility: float, wait: float
+    ) -> tuple[Settled, list[Grant] | BrigadeError]:
+        self._ended.add(queue)
+        answer = await self._dequeue(queue, _settlement(ack), limit, owner, visibility, wait)
+        if answer.acked is None:
+            raise StoreUnavailable(f"{self._client.base} did not say what became of the ack; is it an older server?")
+        acked = _settled(answer.acked)
+        if isinstance(acked, BrigadeError):
+            raise acked
+        return acked, error_of(answer.error) if answer.error is not None else self._handed_out(queue, answer)
+
+    async def _dequeue(
+        self, queue: str, ack: wire.SettleBody | None, limit: int, owner: str, visibility: float, wait: float
+    ) -> wire.Dequeued:
+        """An answer that nobody gets to read is given back."""
         body = wire.Dequeue(
             queue=queue,
             limit=min(limit, self._info.most_messages),
@@ -141,13 +159,16 @@ class RemoteStore:
             owner=owner,
             visibility=visibility,
             raw=True,
+            ack=ack,
         )
         key = self._client.ids.nonce()
         try:
-            answer = await self._post("dequeue", body, wire.Dequeued, key=key, answering=body.wait + MARGIN)
+            return await self._post("dequeue", body, wire.Dequeued, key=key, answering=body.wait + MARGIN)
         except (asyncio.CancelledError, StoreUnavailable):
             self._background(self._abandon(key))
             raise
+
+    def _handed_out(self, queue: str, answer: wire.Dequeued) -> list[Grant]:
         self._paused[queue] = answer.paused
         if self.on_failure is not None:
             for failed in answer.failed:

@@ -143,7 +143,10 @@ class Enqueued(msgspec.Struct):
 
 
 class Dequeue(_Request):
-    """Up to `limit` messages, waiting up to `wait` seconds. `raw` is how our own client wants them."""
+    """Up to `limit` messages, waiting up to `wait` seconds. `raw` is how our own client wants them.
+
+    The message in `ack`, which was dequeued before, is acked first. Where its lease is lost nothing is claimed.
+    """
 
     queue: str
     limit: int = 1
@@ -151,6 +154,7 @@ class Dequeue(_Request):
     owner: str | None = None
     visibility: float | None = None
     raw: bool = False
+    ack: SettleBody | None = None
 
 
 class Delivered(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -180,9 +184,13 @@ class Delivered(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Dequeued(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`acked` is what became of the message that was to be acked; `error` why nothing could be claimed after that."""
+
     messages: list[Delivered]
     paused: bool = False
     failed: list[Failed] = []
+    acked: Settled | None = None
+    error: Fault | None = None
 
 
 class Subscribe(_Request):
