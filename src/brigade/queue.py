@@ -104,6 +104,10 @@ class AsyncQueue:
         """`enqueue` of a message that is checked already."""
         return (await self._enqueue([message], connection))[0]
 
+    async def enqueue_all(self, messages: Iterable[NewMessage]) -> list[Receipt]:
+        """`enqueue_many` of messages that all bring their own options."""
+        return await self._enqueue([outgoing(message) for message in messages], None)
+
     async def enqueue_many(
         self,
         payloads: Iterable[Any],

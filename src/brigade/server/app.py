@@ -75,9 +75,9 @@ class _Guard:
         self._hosts = hosts
         self._most = most_headers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         refused = self._refused(scope) if scope["type"] == "http" else None
-        await (refused or self._app)(scope, receive, send)
+        return (refused or self._app)(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
         """What to answer instead, where a request is not for the application."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from brigade.errors import BrigadeError, ConfigError, PayloadTooLarge, PermissionDenied
@@ -33,9 +34,8 @@ __all__ = [
     "failed",
     "fault_for",
     "first_of_each",
-    "headers_of",
+    "head_of",
     "send_answer",
-    "start_of",
 ]
 
 log = logging.getLogger("brigade.server")
@@ -47,6 +47,9 @@ Handler = Callable[[Service, "Call", Any], Awaitable[Answer | Stream]]
 
 MOST_DRAINED = 32 * 1024 * 1024
 BUSY = "as many requests are under way here as this server takes; come back later, or use more servers"
+_FIRSTS = "brigade.headers"
+_EVERY = {b"content-type": b"application/json", b"cache-control": b"no-store"}
+_SERVER, _CORRELATION = SERVER.lower().encode(), CORRELATION.lower().encode()
 _PATH = re.compile(r"`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(\w+) (?:is|must|has|takes?|cannot|needs)\b")
@@ -92,13 +95,15 @@ class Route:
 class Call:
     """One request: its body within limits, its parameters, and the headers that mean something here."""
 
-    def __init__(self, request: Request, service: Service, route: Route) -> None:
-        self._request = request
-        self._headers = first_of_each(request.scope)
+    def __init__(self, scope: Scope, receive: Receive, service: Service, route: Route) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._headers = first_of_each(scope)
         self._service = service
         self._caller: Caller | None = None
         self.route = route
         self._more = True
+        self._size = 0
         given = (self.header(CORRELATION) or "").strip()
         self.given_correlation = given if _PLAIN.fullmatch(given) else None
         self.correlation = self.given_correlation or service.ids.token()
@@ -113,11 +118,16 @@ class Call:
         route = self.route
         if route.over is Over.NOTHING:
             return
-        self._caller = await self._service.gate.admit(self._request)
+        self._caller = await self._service.gate.admit(self._credentials())
         if route.over is Over.SOME and not self._caller.may_some(route.rights):
             raise PermissionDenied(f"this needs the right to {_named(route.rights)} on some queue")
         if route.over is Over.ALL and not self._caller.may_all(route.rights):
             raise PermissionDenied(f"this needs the right to {_named(route.rights)} on every queue")
+
+    def _credentials(self) -> list[str]:
+        if b"authorization" not in self._headers:
+            return []
+        return [value.decode("latin-1") for name, value in self._scope["headers"] if name == b"authorization"]
 
     async def again(self, queue: str) -> None:
         """The same questions once more, after a wait: rights may have been taken away meanwhile."""
@@ -169,24 +179,23 @@ class Call:
 
     @property
     def has_query(self) -> bool:
-        return bool(self._request.scope["query_string"] and self._request.query_params)
+        return bool(self._scope["query_string"] and self._query)
 
     @property
     def client(self) -> str:
         """Who asks, where they give no name."""
-        client = self._request.client
-        return f"http:{client.host}:{client.port}" if client else "http"
+        client = self._scope.get("client")
+        return f"http:{client[0]}:{client[1]}" if client else "http"
+
+    @property
+    def _query(self) -> QueryParams:
+        return QueryParams(self._scope["query_string"])
 
     async def chunks(self, most: int) -> AsyncIterator[bytes]:
         """The body as it comes in; PayloadTooLarge beyond `most` bytes."""
         self._check_declared(most)
-        total = 0
         while self._more:
-            piece = await self._piece()
-            total += len(piece)
-            if total > most:
-                raise PayloadTooLarge(f"the request has more than {most} bytes; send less at a time")
-            if piece:
+            if piece := await self._next(most):
                 yield piece
 
     def _check_declared(self, most: int) -> None:
@@ -196,9 +205,16 @@ class Call:
                 f"the request has {declared.decode()} bytes, this server takes {most}; send less at a time"
             )
 
+    async def _next(self, most: int) -> bytes:
+        piece = await self._piece()
+        self._size += len(piece)
+        if self._size > most:
+            raise PayloadTooLarge(f"the request has more than {most} bytes; send less at a time")
+        return piece
+
     async def _piece(self) -> bytes:
         """The next piece of a body that has more of them."""
-        message = await self._request.receive()
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             self._more = False
             raise ClientDisconnect
@@ -213,13 +229,20 @@ class Call:
 
     async def json(self, kind: type[T]) -> T:
         """The body as a request of this kind; an InvalidRequest names the field that is wrong."""
-        body = b"".join([piece async for piece in self.chunks(self._service.limits.most_body)])
-        return decode(body, kind)
+        return decode(await self._body(self._service.limits.most_body), kind)
+
+    async def _body(self, most: int) -> bytes:
+        """The whole body, most of the time in one piece."""
+        self._check_declared(most)
+        pieces: list[bytes] = []
+        while self._more:
+            pieces.append(await self._next(most))
+        return b"".join(pieces)
 
     def query(self, kind: type[T]) -> T:
         """The parameters of the URL as a request of this kind."""
         given: dict[str, str] = {}
-        for name, value in self._request.query_params.multi_items():
+        for name, value in self._query.multi_items():
             if name in given:
                 raise InvalidRequest(f"{name} is given twice", name)
             given[name] = value
@@ -230,8 +253,11 @@ class Call:
 
 
 def first_of_each(scope: Scope) -> dict[bytes, bytes]:
-    """The headers of a request; of several with one name the first."""
-    return dict(reversed(scope["headers"]))
+    """The headers of a request; of several with one name the first. They are sorted out once."""
+    found = scope.get(_FIRSTS)
+    if found is None:
+        found = scope[_FIRSTS] = dict(reversed(scope["headers"]))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -322,7 +348,7 @@ class Endpoint:
         try:
             if service.requests > service.limits.most_requests:
                 made = failed(Throttled(BUSY), "")
-                await send_answer(counted, made, headers_of(made, service, ""))
+                await send_answer(counted, made, service, "")
             else:
                 await self._answer(scope, receive, counted)
         finally:
@@ -334,7 +360,7 @@ class Endpoint:
         correlation = ""
         call: Call | None = None
         try:
-            call = Call(Request(scope, receive), self._service, self._route)
+            call = Call(scope, receive, self._service, self._route)
             correlation = call.correlation
             await call.admit()
             made = await self._route.handler(self._service, call, await call.wanted())
@@ -348,7 +374,7 @@ class Endpoint:
             except ClientDisconnect:
                 return
         if isinstance(made, Answer):
-            await send_answer(send, made, headers_of(made, self._service, correlation))
+            await send_answer(send, made, self._service, correlation)
         else:
             await made(receive, send)
 
@@ -368,22 +394,18 @@ class _Counted:
         return self._send(message)
 
 
-def headers_of(made: Answer, service: Service, correlation: str) -> Mapping[str, str]:
-    return {
-        "Content-Type": "application/json",
-        "Content-Length": str(len(made.body)),
-        "Cache-Control": "no-store",
-        SERVER: service.name,
-        **({CORRELATION: correlation} if correlation else {}),
-        **made.headers,
-    }
+def head_of(made: Answer, service: Service, correlation: str, *, sized: bool = True) -> dict[str, Any]:
+    """The head of an answer: what all have, and what is its own. Without its size it ends where its pieces do."""
+    headers = {**_EVERY, _SERVER: service.header}
+    if sized:
+        headers[b"content-length"] = b"%d" % len(made.body)
+    if correlation:
+        headers[_CORRELATION] = correlation.encode("latin-1")
+    for name, value in made.headers.items():
+        headers[_header_name(name)] = value.encode("latin-1")
+    return {"type": "http.response.start", "status": made.status, "headers": list(headers.items())}
 
 
-def start_of(made: Answer, headers: Mapping[str, str]) -> dict[str, Any]:
-    encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": made.status, "headers": encoded}
-
-
-async def send_answer(send: Send, made: Answer, headers: Mapping[str, str]) -> None:
-    await send(start_of(made, headers))
+async def send_answer(send: Send, made: Answer, service: Service, correlation: str) -> None:
+    await send(head_of(made, service, correlation))
     await send({"type": "http.response.body", "body": made.body})

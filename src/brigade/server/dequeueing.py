@@ -24,9 +24,8 @@ from brigade.server.call import (
     answer,
     failed,
     fault_for,
-    headers_of,
+    head_of,
     send_answer,
-    start_of,
 )
 from brigade.server.dispatcher import Held
 from brigade.server.service import Service
@@ -34,6 +33,12 @@ from brigade.server.settling import acking
 from brigade.stores.remote.wire import Abandon, Delivered, Dequeue, Dequeued, Load, Loaded, Settled, Wait
 
 __all__ = ["abandon", "add_states", "deliver", "dequeue", "dequeue_with_state", "gone", "load", "wait", "wire_of"]
+
+SENT_AT_ONCE = 16 * 1024
+"""Bytes of an answer that a connection takes without waiting for its client."""
+
+WATCHED_AFTER = 0.02
+"""Seconds after which it is watched whether a client that waits is still there."""
 
 
 async def dequeue(service: Service, call: Call, wanted: Dequeue) -> Stream:
@@ -133,18 +138,11 @@ async def add_states(service: Service, delivered: Sequence[Delivered]) -> None:
 async def deliver(
     service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Coroutine[Any, Any, Answer]]
 ) -> None:
-    """Send what the work comes to, or take it back where the client is gone. A client that leaves calls it off.
-
-    On a store that answers at once the work may be over before anybody has to wait, and then needs no task.
-    """
-    if call.key is None and service.hub.store.prompt:
-        begun = Begun(work())
-        if begun.ended:
-            await _deliver_at_once(service, call, receive, send, begun.result)
-            return
-        kept = service.answers.attach(None, lambda: begun)
-    else:
-        kept = service.answers.attach(call.key, work)
+    """Send what the work comes to, or take it back where the client is gone. A client that leaves calls it off."""
+    if call.key is None:
+        await _deliver_once(service, call, receive, send, work)
+        return
+    kept = service.answers.attach(call.key, work)
     leaving = asyncio.ensure_future(gone(receive))
     received = False
     try:
@@ -157,31 +155,82 @@ async def deliver(
             service.answers.detach(kept)
 
 
-async def _deliver_at_once(service: Service, call: Call, receive: Receive, send: Send, made: Answer) -> None:
+async def _deliver_once(
+    service: Service, call: Call, receive: Receive, send: Send, work: Callable[[], Coroutine[Any, Any, Answer]]
+) -> None:
+    """`deliver`, of what nobody can ask for again: it needs no task of its own."""
+    made: Answer | None = None
     received = False
+    watch = _Watch(receive)
     try:
-        received = await _hand_over(service, call, send, made, lambda: _has_left(receive))
+        made = await work()
+        watch.end()
+        received = await _hand_over(service, call, send, made, watch.has_left)
+    except asyncio.CancelledError:
+        if not watch.called_off():
+            raise
     finally:
-        if not received:
+        watch.end()
+        if made is not None and not received:
             made.take_back()
 
 
+class _Watch:
+    """Cancels the task that makes it where the client leaves. Most are answered before that could be seen."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._task = asyncio.current_task()
+        self._left = False
+        self._leaving: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCHED_AFTER, self._begin)
+
+    def _begin(self) -> None:
+        self._leaving = asyncio.ensure_future(gone(self._receive))
+        self._leaving.add_done_callback(self._ended)
+
+    def _ended(self, leaving: asyncio.Task[None]) -> None:
+        if not leaving.cancelled() and self._task is not None:
+            self._left = True
+            self._task.cancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    def has_left(self) -> bool:
+        """Whether the client is known to have gone away."""
+        if self._left:
+            return True
+        looking = Begun(gone(self._receive))
+        looking.close()
+        return looking.ended
+
+    def called_off(self) -> bool:
+        """Whether it was the client's leaving that cancelled the task, which may go on then."""
+        if self._left and self._task is not None:
+            self._task.uncancel()
+        return self._left
+
+
 async def _hand_over(service: Service, call: Call, send: Send, made: Answer, left: Callable[[], bool]) -> bool:
-    """The last byte is held back until the connection is seen to stand: without it the client has nothing."""
-    await send(start_of(made, headers_of(made, service, call.correlation)))
-    await send({"type": "http.response.body", "body": made.body[:-1], "more_body": True})
+    """Its end is held back until the connection is seen to stand: without it the client has nothing.
+
+    What is sent at once is held back as a whole; of what isn't, the last byte.
+    """
+    head, end = head_of(made, service, call.correlation), made.body
+    if len(end) > SENT_AT_ONCE:
+        await send(head)
+        await send({"type": "http.response.body", "body": end[:-1], "more_body": True})
+        head, end = None, end[-1:]
     await asyncio.sleep(0)
     if left():
         return False
-    await send({"type": "http.response.body", "body": made.body[-1:]})
+    if head is not None:
+        await send(head)
+    await send({"type": "http.response.body", "body": end})
     return True
-
-
-def _has_left(receive: Receive) -> bool:
-    """Whether the client is known to have gone away."""
-    looking = Begun(gone(receive))
-    looking.close()
-    return looking.ended
 
 
 async def gone(receive: Receive) -> None:
@@ -287,6 +336,6 @@ async def wait(service: Service, call: Call, wanted: Wait) -> Stream:
             made = answer({})
         except Exception as error:
             made = failed(error, call.correlation)
-        await send_answer(send, made, headers_of(made, service, call.correlation))
+        await send_answer(send, made, service, call.correlation)
 
     return stream

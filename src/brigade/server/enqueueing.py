@@ -76,7 +76,7 @@ async def _body_is_payload(service: Service, call: Call) -> Answer:
         content_type=call.content_type or None,
     )
     queue = await service.queue(given.queue, create=given.create)
-    (receipt,) = await queue.enqueue_many([message])
+    (receipt,) = await queue.enqueue_all([message])
     if not given.delay:
         service.dispatcher.news(given.queue)
     return _answer([receipt], single=True)
@@ -136,12 +136,12 @@ async def _payload(parts: Multipart, body: NewBody) -> AsyncIterator[bytes]:
 
 async def _enqueue(service: Service, name: str, messages: list[NewMessage], *, create: bool) -> list[Receipt]:
     try:
-        receipts = await (await service.queue(name, create=create)).enqueue_many(messages)
+        receipts = await (await service.queue(name, create=create)).enqueue_all(messages)
     except QueueNotFound:
         service.forget(name)
         if not create or any(isinstance(message.payload, AsyncIterator) for message in messages):
             raise
-        receipts = await (await service.queue(name, create=True)).enqueue_many(messages)
+        receipts = await (await service.queue(name, create=True)).enqueue_all(messages)
     if any(not message.delay for message in messages):
         service.dispatcher.news(name)
     return receipts

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from brigade.errors import BrigadeError
 from brigade.server.answers import Answer
-from brigade.server.call import Call, InvalidRequest, Stream, failed, headers_of, send_answer, start_of
+from brigade.server.call import Call, InvalidRequest, Stream, failed, head_of, send_answer
 from brigade.server.dequeueing import gone
 from brigade.server.service import Service
 from brigade.stores.remote.faults import fault_of
@@ -66,8 +66,7 @@ def framed(service: Service, call: Call, pieces: AsyncGenerator[bytes]) -> Strea
 
     async def stream(receive: Receive, send: Send) -> None:
         made = Answer(200, b"", {"Content-Type": FRAMES})
-        headers = dict(headers_of(made, service, call.correlation))
-        headers.pop("Content-Length")
+        head = head_of(made, service, call.correlation, sized=False)
         leaving = asyncio.ensure_future(gone(receive))
         started = False
         try:
@@ -78,15 +77,15 @@ def framed(service: Service, call: Call, pieces: AsyncGenerator[bytes]) -> Strea
                         return
                     if not started:
                         started = True
-                        await send(start_of(made, headers))
+                        await send(head)
                     await send({"type": "http.response.body", "body": frame(piece), "more_body": True})
             last = last_frame()
             if not started:
-                await send(start_of(made, headers))
+                await send(head)
         except Exception as error:
             if not started:
                 broken = failed(error, call.correlation)
-                await send_answer(send, broken, headers_of(broken, service, call.correlation))
+                await send_answer(send, broken, service, call.correlation)
                 return
             last = last_frame(_fault(error, call.correlation))
         finally:

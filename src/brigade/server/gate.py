@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
+from typing import Protocol
 
 __all__ = ["ANY_RIGHT", "Caller", "Gate", "OpenGate", "Over", "Right"]
 
@@ -55,8 +53,11 @@ class Caller(Protocol):
 class Gate(Protocol):
     """Tells who sends a request, before its body is read. It is asked for every route but those over nothing."""
 
-    async def admit(self, request: Request) -> Caller:
-        """The caller; PermissionDenied, or an error made from it, where nobody is to be let in."""
+    async def admit(self, credentials: Sequence[str]) -> Caller:
+        """The caller with these, which the request's headers `Authorization` hold.
+
+        PermissionDenied, or an error made from it, where nobody is to be let in.
+        """
         ...
 
 
@@ -75,8 +76,11 @@ class Anybody:
         return True
 
 
+EVERYBODY = Anybody()
+
+
 class OpenGate:
     """Lets everybody in. A server that has no other one listens on loopback only."""
 
-    async def admit(self, request: Request) -> Caller:
-        return Anybody()
+    async def admit(self, credentials: Sequence[str]) -> Caller:
+        return EVERYBODY

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 from brigade.errors import BrigadeError, MessageNotFound
 from brigade.model import Message, MessageInfo
 from brigade.server.answers import Answer
-from brigade.server.call import Call, Stream, check_ref, failed, headers_of, send_answer, start_of
+from brigade.server.call import Call, Stream, check_ref, failed, head_of, send_answer
 from brigade.server.service import Service
 from brigade.stores.remote.wire import CORRELATION, Ref
 
@@ -43,23 +43,23 @@ def _plain(text: str) -> bool:
 
 async def _send(service: Service, send: Send, made: Answer, found: MessageInfo, correlation: str) -> None:
     """The answer starts with the first chunk: an error before it is an error like any other."""
-    start = start_of(made, headers_of(made, service, correlation))
+    head = head_of(made, service, correlation)
     started = False
     try:
         async with contextlib.aclosing(_chunks(service, found)) as chunks:
             async for chunk in chunks:
                 if not started:
                     started = True
-                    await send(start)
+                    await send(head)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         if not started:
-            await send(start)
+            await send(head)
         await send({"type": "http.response.body", "body": b""})
     except BrigadeError as error:
         if started:
             raise
         broken = failed(error, correlation)
-        await send_answer(send, broken, headers_of(broken, service, correlation))
+        await send_answer(send, broken, service, correlation)
 
 
 async def _chunks(service: Service, found: MessageInfo) -> AsyncGenerator[bytes, None]:

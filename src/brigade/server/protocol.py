@@ -37,8 +37,13 @@ class Gathered:
             self._send()
 
     def close(self) -> None:
-        self._send()
+        self.flush()
         self._transport.close()
+
+    def flush(self) -> None:
+        """Nothing more comes: send now what waits."""
+        if self._unsent:
+            self._send()
 
     def _send(self) -> None:
         unsent, self._unsent, self._size = self._unsent, [], 0
@@ -68,6 +73,10 @@ def protocol() -> Any:
         def on_headers_complete(self) -> None:
             self._head = None
             super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            cast("Gathered", self.transport).flush()
+            super().on_response_complete()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

@@ -249,6 +249,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        interface="asgi3",
         lifespan="off",
         access_log=False,
         log_config=None,

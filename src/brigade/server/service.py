@@ -60,6 +60,7 @@ class Service:
         self.limits = limits
         self.ids = Ids()
         self.name = f"server:{hub.owner}"
+        self.header = self.name.encode("latin-1", "replace")
         self.dispatcher = Dispatcher(hub.store, name=self.name, most_consumers=limits.most_consumers)
         self.answers = Answers(self.name, hub.clock)
         self.subscriptions = Subscriptions()

@@ -18,7 +18,7 @@ from brigade.checks import check_limit, seconds
 from brigade.errors import BrigadeError, MessageNotFound, QueueNotFound
 from brigade.names import check_owner
 from brigade.server.answers import Answer
-from brigade.server.call import Call, InvalidRequest, Stream, answer, failed, headers_of, send_answer, start_of
+from brigade.server.call import Call, InvalidRequest, Stream, answer, failed, head_of, send_answer
 from brigade.server.dequeueing import add_states, gone, wire_of
 from brigade.server.dispatcher import Held
 from brigade.server.service import Service
@@ -75,15 +75,14 @@ async def _subscribe(service: Service, call: Call, wanted: Subscribe, *, statefu
                 await _run(service, call, one, receive, send)
         except BrigadeError as error:
             made = failed(error, call.correlation)
-            await send_answer(send, made, headers_of(made, service, call.correlation))
+            await send_answer(send, made, service, call.correlation)
 
     return stream
 
 
 async def _run(service: Service, call: Call, one: Subscription, receive: Receive, send: Send) -> None:
-    headers = dict(headers_of(Answer(200, b""), service, call.correlation))
-    del headers["Content-Length"]
-    await send(start_of(Answer(200, b""), {**headers, "Content-Type": NDJSON, "X-Accel-Buffering": "no"}))
+    made = Answer(200, b"", {"Content-Type": NDJSON, "X-Accel-Buffering": "no"})
+    await send(head_of(made, service, call.correlation, sized=False))
     leaving = asyncio.ensure_future(gone(receive))
     service.subscriptions.add(one)
     try:

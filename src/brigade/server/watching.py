@@ -17,7 +17,7 @@ from brigade.events import EVENT_NAMES
 from brigade.model import Stats
 from brigade.queue import AsyncQueue
 from brigade.server.answers import Answer
-from brigade.server.call import Call, InvalidRequest, Stream, failed, headers_of, send_answer, start_of
+from brigade.server.call import Call, InvalidRequest, Stream, failed, head_of, send_answer
 from brigade.server.dequeueing import gone
 from brigade.server.feed import STATS_EVERY, Reader
 from brigade.server.service import Service
@@ -38,7 +38,7 @@ async def watch(service: Service, call: Call, wanted: Watch) -> Stream:
                 await _run(service, call, queue, names, last, receive, send)
         except BrigadeError as error:
             made = failed(error, call.correlation)
-            await send_answer(send, made, headers_of(made, service, call.correlation))
+            await send_answer(send, made, service, call.correlation)
 
     return stream
 
@@ -60,9 +60,8 @@ async def _run(
     receive: Receive,
     send: Send,
 ) -> None:
-    headers = dict(headers_of(Answer(200, b""), service, call.correlation))
-    del headers["Content-Length"]
-    await send(start_of(Answer(200, b""), {**headers, "Content-Type": EVENTS, "X-Accel-Buffering": "no"}))
+    made = Answer(200, b"", {"Content-Type": EVENTS, "X-Accel-Buffering": "no"})
+    await send(head_of(made, service, call.correlation, sized=False))
     leaving = asyncio.ensure_future(gone(receive))
     reader = Reader(queue.name, names)
     service.feed.join(reader, last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 __all__ = ["GroupCommit", "GroupCommits"]
 
@@ -44,10 +44,9 @@ class GroupCommit(Generic[T, R]):
                 if self._waiting:
                     self._start()
         done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_seen)
         self._waiting.insert(place, (items, done))
         self._start()
-        return await asyncio.shield(done)
+        return await done
 
     def _start(self) -> None:
         if not self._busy:
@@ -96,9 +95,3 @@ class GroupCommits(Generic[K, T, R]):
         finally:
             if commit.idle and self._commits.get(key) is commit:
                 del self._commits[key]
-
-
-def _seen(done: asyncio.Future[Any]) -> None:
-    """An error whose caller was cancelled meanwhile is nobody's to see."""
-    if not done.cancelled():
-        done.exception()

@@ -6,8 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
-
-from starlette.requests import Request
+from collections.abc import Sequence
 
 from brigade.clock import Clock, SystemClock
 from brigade.errors import BrigadeError, ConfigError, CorruptObject, StoreUnavailable
@@ -46,9 +45,8 @@ class TokenGate:
         self._reading = asyncio.Lock()
         self._said: set[str] = set()
 
-    async def admit(self, request: Request) -> Caller:
-        given = request.headers.getlist("authorization")
-        found = parse_bearer(given[0]) if len(given) == 1 else None
+    async def admit(self, credentials: Sequence[str]) -> Caller:
+        found = parse_bearer(credentials[0]) if len(credentials) == 1 else None
         if found is None:
             raise Unauthenticated(_REFUSED + "`brigade token create` makes one")
         id, secret = found

@@ -77,9 +77,9 @@ POST: dict[str, Page] = {
 def with_dashboard(api: ASGIApp, dashboard: ASGIApp) -> ASGIApp:
     """Both on one port: what belongs to the API goes there, everything else to the pages."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         mine = scope["type"] == "http" and not f"{scope.get('path', '')}/".startswith(_API_FOLDERS)
-        await (dashboard if mine else api)(scope, receive, send)
+        return (dashboard if mine else api)(scope, receive, send)
 
     return app
 
@@ -125,7 +125,7 @@ class _Pages:
             token = made if len(made) == 32 and made.isalnum() else self._ids.token()
             visit = Visit(self._desk, request, EVERYBODY, token)
             try:
-                visitor = await self._desk.access.visitor(_token(request), request)
+                visitor = await self._desk.access.visitor(_token(request))
                 if visitor is None:
                     return _to_login(request)
                 visit.visitor = visitor
@@ -174,7 +174,7 @@ class _Pages:
                 if len(body) > MOST_LOGIN:
                     raise HTTPException(413)
             given = dict(parse_qsl(body.decode("utf-8", "replace"))).get("token", "").strip()
-            if given and given.isascii() and await self._desk.access.visitor(given, request) is not None:
+            if given and given.isascii() and await self._desk.access.visitor(given) is not None:
                 answer: Response = RedirectResponse(_local(request.query_params.get("next", "/")), 303)
                 _set_cookie(answer, request, SESSION, given)
                 return answer
