@@ -63,6 +63,7 @@ def test_the_sync_classes_have_every_name_of_the_async_ones(sync: type[Any], oth
         "address",
         "hire",
         "dismiss",
+        "enqueue_all",
         "enqueue_checked",
         "settle_fully",
         "tell_claimed",
