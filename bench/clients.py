@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-__all__ = ["JSON", "Connection", "Remote", "Work", "repeat"]
+__all__ = ["JSON", "Connection", "Remote", "Work", "consuming", "producing", "repeat"]
 
 JSON = "application/json"
 LIMIT = 120.0
@@ -18,6 +19,9 @@ LIMIT = 120.0
 
 Step = Callable[["Connection", int], Awaitable[int]]
 """Does so many messages at most, and says how many."""
+
+Part = Callable[["Connection", int], Awaitable[None]]
+"""Does so many messages."""
 
 _LENGTH = re.compile(rb"content-length: (\d+)")
 
@@ -76,11 +80,11 @@ class Remote(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What clients do to one queue, with so many messages a request."""
+    """What clients do to one queue, each a part of it. Where they take from the queue it is filled before."""
 
     queue: Remote
-    batch: int
-    consume: bool
+    filled: bool
+    part: Part
 
     async def timed(self, address: str, count: int, clients: int) -> float:
         """Seconds until the last client has done its part of the messages."""
@@ -88,11 +92,10 @@ class Work:
             connections = [await Connection.open(address) for _ in range(clients)]
             first = connections[0]
             await self.queue.open(first)
-            if self.consume:
-                await repeat(self.queue.enqueue, first, count, self.queue.bulk)
-            work = self.queue.consume if self.consume else self.queue.enqueue
+            if self.filled:
+                await repeat(self.queue.enqueue, self.queue.bulk, first, count)
             started = time.monotonic()
-            await asyncio.gather(*(repeat(work, one, count // clients, self.batch) for one in connections))
+            await asyncio.gather(*(self.part(one, count // clients) for one in connections))
             seconds = time.monotonic() - started
             await self.queue.close(first)
         for one in connections:
@@ -100,8 +103,18 @@ class Work:
         return seconds
 
 
-async def repeat(work: Step, one: Connection, count: int, batch: int) -> None:
+def producing(queue: Remote, batch: int) -> Work:
+    """Enqueue, with so many messages a request."""
+    return Work(queue, filled=False, part=functools.partial(repeat, queue.enqueue, batch))
+
+
+def consuming(queue: Remote, batch: int) -> Work:
+    """Take and ack, with so many messages a request."""
+    return Work(queue, filled=True, part=functools.partial(repeat, queue.consume, batch))
+
+
+async def repeat(step: Step, batch: int, one: Connection, count: int) -> None:
     """One request after the other, until that many messages are done."""
     done = 0
     while done < count:
-        done += await work(one, min(batch, count - done))
+        done += await step(one, min(batch, count - done))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -21,11 +22,11 @@ from typing import Any
 
 import brigade
 from bench import http_peers
-from bench.clients import Connection, Remote, Work, repeat
+from bench.clients import Connection, Remote, Work, consuming, producing, repeat
 from bench.measure import FILE_FSYNC, MEMORY, MESSAGE, Ground
 from brigade.testing.servers.s3 import s3_url, seaweedfs
 
-__all__ = ["CLIENTS", "CONSUME", "ENQUEUE", "HttpRequests", "HttpResult", "missing", "run_http", "runs"]
+__all__ = ["CHAIN", "CLIENTS", "CONSUME", "ENQUEUE", "HttpRequests", "HttpResult", "missing", "run_http", "runs"]
 
 CLIENTS = (1, 16, 64)
 BATCH = 100
@@ -34,7 +35,11 @@ CROWD = 200
 TURNS = 10
 SINGLE, BATCHED = 5_000, 20_000
 ENQUEUE, CONSUME = "enqueue", "dequeue + ack"
+CHAIN = f"{CONSUME}, the ack with the next dequeue"
 PAYLOAD = MESSAGE.decode()
+DEQUEUE = "/v1/queue/dequeue"
+_KEYS = re.compile(rb'"id":"([^"]*)","queue":"[^"]*","ref":"([^"]*)".*?"token":"([^"]*)"')
+"""What an ack needs to know of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class System:
     version: str
     batch: int
     queue: Callable[[str], Remote]
+    cases: Sequence[Case]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,8 @@ class Case:
 
 
 CASES = tuple(Case(work, batched) for batched in (False, True) for work in (ENQUEUE, CONSUME))
+OURS = (*CASES[:2], Case(CHAIN, batched=False), *CASES[2:])
+"""An ack that comes with the next dequeue is something that the API of SQS doesn't have."""
 
 
 def missing() -> list[str]:
@@ -92,21 +100,22 @@ def missing() -> list[str]:
 def runs(total: int, *, quick: bool) -> int:
     """How many runs `run_http` makes, for the progress bar."""
     peer = _peer(quick=quick)
-    return total * len(CASES) * len(CLIENTS) * (2 if peer else 1) + (1 if peer else 0) + (1 if quick else 3)
+    cases = len(OURS) + (len(CASES) if peer else 0)
+    return total * cases * len(CLIENTS) + (1 if peer else 0) + (1 if quick else 3)
 
 
 def run_http(ground: Ground) -> tuple[list[HttpResult], list[HttpRequests]]:
     """Every case with every number of clients, each on a queue of its own; a fresh Brigade server for each round."""
-    ours = System("brigade", brigade.__version__, BATCH, BrigadeQueue)
+    ours = System("brigade", brigade.__version__, BATCH, BrigadeQueue, OURS)
     peer = _peer(quick=ground.quick)
     rates: dict[tuple[System, Case, int], list[float]] = {}
     with contextlib.ExitStack() as running:
         others = [(peer, running.enter_context(_peer_at_its_best(ground)))] if peer else []
         for turn in range(ground.rounds):
             with serving(ground.url(MEMORY)) as address:
-                for case in CASES:
-                    for clients in CLIENTS:
-                        for system, place in [(ours, address), *others]:
+                for case, clients in itertools.product(OURS, CLIENTS):
+                    for system, place in [(ours, address), *others]:
+                        if case in system.cases:
                             ground.tick(f"HTTP: {case.told(system)}, {clients} clients · {system.name}")
                             rate = _rate(ground, system, case, clients, place, turn)
                             rates.setdefault((system, case, clients), []).append(rate)
@@ -120,7 +129,7 @@ def run_http(ground: Ground) -> tuple[list[HttpResult], list[HttpRequests]]:
 def _peer(*, quick: bool) -> System | None:
     """ElasticMQ where it is installed; not in a smoke test, which is to need nothing else."""
     version = None if quick else http_peers.version()
-    return System(http_peers.NAME, version, http_peers.BATCH, http_peers.SqsQueue) if version else None
+    return System(http_peers.NAME, version, http_peers.BATCH, http_peers.SqsQueue, CASES) if version else None
 
 
 @contextlib.contextmanager
@@ -138,8 +147,14 @@ def _count(ground: Ground, case: Case, clients: int) -> int:
 
 def _rate(ground: Ground, system: System, case: Case, clients: int, address: str, turn: int) -> float:
     count = _count(ground, case, clients)
-    queue = system.queue(f"bench-{turn}-{CASES.index(case)}-{clients}")
-    work = Work(queue, system.batch if case.batched else 1, consume=case.work == CONSUME)
+    queue = system.queue(f"bench-{turn}-{OURS.index(case)}-{clients}")
+    batch = system.batch if case.batched else 1
+    if case.work == ENQUEUE:
+        work = producing(queue, batch)
+    elif isinstance(queue, BrigadeQueue) and case.work == CHAIN:
+        work = Work(queue, filled=True, part=queue.chain)
+    else:
+        work = consuming(queue, batch)
     return count / asyncio.run(work.timed(address, count, clients))
 
 
@@ -202,14 +217,33 @@ class BrigadeQueue:
         return count
 
     async def consume(self, one: Connection, count: int) -> int:
-        got = (await self.post(one, "dequeue", limit=count, wait=30, visibility=600))["messages"]
-        keys = [{"id": m["id"], "ref": m["ref"], "token": m["lease"]["token"]} for m in got]
-        if keys:
-            await self.post(one, "ack", **(keys[0] if len(keys) == 1 else {"settlements": keys}))
-        return len(got)
+        keys = _KEYS.findall(await one.post(DEQUEUE, self._dequeueing(count)))
+        assert keys, "the queue is empty before its time"
+        acked = _key(keys[0]) if len(keys) == 1 else b'"settlements":[%b]' % b",".join(map(_member, keys))
+        await one.post("/v1/queue/ack", b'{"queue":"%b",%b}' % (self.name.encode(), acked))
+        return len(keys)
+
+    async def chain(self, one: Connection, count: int) -> None:
+        """One message after the other, each acked with the request for the next, and the last by itself."""
+        wanted = self._dequeueing(1)
+        (key,) = _KEYS.findall(await one.post(DEQUEUE, wanted))
+        for _ in range(count - 1):
+            (key,) = _KEYS.findall(await one.post(DEQUEUE, b'%b,"ack":%b}' % (wanted[:-1], _member(key))))
+        await one.post("/v1/queue/ack", b'{"queue":"%b",%b}' % (self.name.encode(), _key(key)))
+
+    def _dequeueing(self, count: int) -> bytes:
+        return b'{"queue":"%b","limit":%d,"wait":30,"visibility":600}' % (self.name.encode(), count)
 
     async def post(self, one: Connection, verb: str, **body: Any) -> Any:
         return json.loads(await one.post(f"/v1/queue/{verb}", json.dumps({"queue": self.name, **body}).encode()))
+
+
+def _key(found: tuple[bytes, bytes, bytes]) -> bytes:
+    return b'"id":"%b","ref":"%b","token":"%b"' % found
+
+
+def _member(found: tuple[bytes, bytes, bytes]) -> bytes:
+    return b"{%b}" % _key(found)
 
 
 @functools.cache
@@ -225,8 +259,8 @@ async def _counted(queue: BrigadeQueue, address: str, count: int) -> tuple[int, 
     await queue.open(other)
     before = _requests(await other.get("/metrics"))
     started = time.monotonic()
-    consumers = [asyncio.ensure_future(repeat(queue.consume, one, count // CROWD, 1)) for one in connections]
-    await repeat(queue.enqueue, other, count, CROWD)
+    consumers = [asyncio.ensure_future(repeat(queue.consume, 1, one, count // CROWD)) for one in connections]
+    await repeat(queue.enqueue, CROWD, other, count)
     await asyncio.gather(*consumers)
     seconds = time.monotonic() - started
     await queue.post(other, "forget")

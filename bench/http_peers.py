@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
-from bench.clients import Connection, Work
+from bench.clients import Connection, consuming, producing
 from bench.measure import MESSAGE
 from brigade.errors import ConfigError
 from brigade.spark.java import prepare_java
@@ -100,7 +100,8 @@ def _first_use(info: dict[str, Any]) -> None:
 def warm_up(address: str) -> None:
     """Some thousands of requests of every kind that will be measured, the kinds in turn."""
     for turn, batch, consume in itertools.product(range(WARM_UPS), (1, BATCH), (False, True)):
-        work = Work(SqsQueue(f"warm-up-{turn}-{batch}-{consume}"), batch, consume)
+        queue = SqsQueue(f"warm-up-{turn}-{batch}-{consume}")
+        work = consuming(queue, batch) if consume else producing(queue, batch)
         asyncio.run(work.timed(address, WARM_UP * batch, WARM_UP_CLIENTS))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.http import CLIENTS, CONSUME, ENQUEUE
+from bench.http import CHAIN, CLIENTS, CONSUME, ENQUEUE
 from bench.peers import LONG, THREADS
 
 __all__ = ["Standing", "standings"]
@@ -66,13 +66,18 @@ def _s3(found: Found) -> list[Standing]:
     ]
 
 
+ONE_EACH = {ENQUEUE: (ENQUEUE,), CONSUME: (CONSUME, CHAIN)}
+"""Over HTTP: what has one message a request."""
+
+
 def _http(found: Found) -> list[Standing]:
-    """One message a request with the fewest clients and the most, then whatever of each is best."""
+    """One message at a time with the fewest clients and the most, then whatever of each is best."""
     rows = found.get("http", ())
     made: list[Standing] = []
     for work in (ENQUEUE, CONSUME):
         for clients in (CLIENTS[0], CLIENTS[-1]):
-            rates = {one["name"]: one["best"] for one in rows if one["case"] == work and one["clients"] == clients}
+            single = [one for one in rows if one["case"] in ONE_EACH[work] and one["clients"] == clients]
+            rates = {name: max(one["best"] for one in single if one["name"] == name) for name in _names(single)}
             made += _compared("HTTP", f"{work}, {clients} client{'s' if clients > 1 else ''}", rates)
     for work in (ENQUEUE, CONSUME):
         rates = {
