@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -232,6 +233,45 @@ async def test_stopping_one_of_two_registrations_leaves_the_other() -> None:
     stop()
     events.emit("message-enqueued", "tasks", "m")
     assert len(heard) == 1
+
+
+async def test_events_of_a_batch_come_together_and_in_order() -> None:
+    """Who takes several is called once a batch; all others once an event; both hear the same."""
+    async with brigade.connect_async("memory://") as hub:
+        batches: list[list[Event]] = []
+        each: list[Event] = []
+        named: list[Event] = []
+        hub.events.on("*", each.append, several=lambda events: batches.append(list(events)))
+        hub.events.on("*", each.append)
+        hub.on("message-outcome", named.append)
+        queue = await hub.queue("tasks")
+        await queue.enqueue_many(range(3))
+        messages = await queue.claim(3)
+        await queue.ack_many(messages)
+        ids = [message.id for message in messages]
+    assert [[(event.name, event.id) for event in batch] for batch in batches] == [
+        [("message-enqueued", id) for id in ids],
+        [("message-claimed", id) for id in ids],
+        [(name, id) for id in ids for name in ("message-completed", "message-outcome")],
+    ]
+    assert each == [event for batch in batches for event in batch]
+    assert named == [event for event in each if event.name == "message-outcome"]
+
+
+async def test_one_that_takes_several_and_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with brigade.connect_async("memory://") as hub:
+        heard: list[Event] = []
+
+        def broken(events: Sequence[Event]) -> None:
+            raise ValueError(f"{len(events)} at once")
+
+        hub.events.on("*", heard.append, several=broken)
+        hub.on("message-enqueued", heard.append)
+        queue = await hub.queue("tasks")
+        await queue.enqueue_many(range(2))
+        assert len(heard) == 2
+    assert "2 at once" in caplog.text
+    assert "the queue goes on" in caplog.text
 
 
 def test_a_listener_that_cannot_be_called_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from brigade.clock import SystemClock
 from brigade.errors import ConfigError
 from brigade.eventlog import log_event, logged
 
-__all__ = ["EVENT_NAMES", "Event", "Events"]
+__all__ = ["EVENT_NAMES", "Event", "Events", "Several"]
 
 log = logging.getLogger("brigade")
 
@@ -54,13 +54,18 @@ class Event(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+Several = Callable[[Sequence[Event]], None]
+"""Is told of several events with one call."""
+
+
 class _Listener:
     """One registration."""
 
-    __slots__ = ("call", "complained")
+    __slots__ = ("call", "complained", "several")
 
-    def __init__(self, call: Callable[[Event], Any]) -> None:
+    def __init__(self, call: Callable[[Event], Any], several: Several | None) -> None:
         self.call = call
+        self.several = several
         self.complained = False
 
     def __repr__(self) -> str:
@@ -80,14 +85,14 @@ class Events:
         self._dropped = 0
         self._monotonic = SystemClock().monotonic
 
-    def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
-        """Listen; returns how to stop."""
+    def on(self, name: str, listener: Callable[[Event], Any], *, several: Several | None = None) -> Callable[[], None]:
+        """Listen; returns how to stop. One that listens to all may take several that come together with one call."""
         if name != "*" and name not in EVENT_NAMES:
             raise ConfigError(f"there is no event {name!r}; use '*' or one of {', '.join(sorted(EVENT_NAMES))}")
         if not callable(listener):
             raise ConfigError(f"a listener must be a function of an event, not {type(listener).__name__}")
         listeners = self._listeners.setdefault(name, [])
-        one = _Listener(listener)
+        one = _Listener(listener, several)
         listeners.append(one)
 
         def stop() -> None:
@@ -111,17 +116,23 @@ class Events:
         return bool(self._listeners.get(name) or self._listeners.get("*")) or logged(name)
 
     def emit(self, name: str, queue: str, message_id: str | None = None, **fields: Any) -> None:
-        if logged(name):
-            try:
-                log_event(name, queue, message_id, fields)
-            except Exception:
-                log.exception("%s could not be logged", name)
-        listeners = [*self._listeners.get(name, ()), *self._listeners.get("*", ())]
-        if listeners:
-            event = Event(name, queue, message_id, fields)
-            started = self._monotonic()
-            for listener in listeners:
-                started = self._call(listener, event, started)
+        self.emit_all([Event(name, queue, message_id, fields)])
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Tell of events in their order. A listener that takes several of them is called once."""
+        for event in events:
+            if logged(event.name):
+                _log(event)
+        everybody = [*self._listeners.get("*", ())]
+        each = [listener for listener in everybody if listener.several is None]
+        started = self._monotonic()
+        if each or self._listeners.keys() - {"*"}:
+            for event in events:
+                for listener in [*self._listeners.get(event.name, ()), *each]:
+                    started = self._call(listener, event, started)
+        for listener in everybody:
+            if listener.several is not None and events:
+                started = self._call_once(listener, listener.several, events, started)
 
     async def close(self) -> None:
         """Let async listeners come to their end, within reason."""
@@ -141,14 +152,24 @@ class Events:
                 self._run(listener, event, answer)
         except (Exception, asyncio.CancelledError, SystemExit):
             log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
+        return self._timed(listener, event, started)
+
+    def _call_once(self, listener: _Listener, several: Several, events: Sequence[Event], started: float) -> float:
+        try:
+            several(events)
+        except Exception:
+            log.exception("listener %r of %s failed; the queue goes on", listener, events[0].name)
+        return self._timed(listener, events[0], started)
+
+    def _timed(self, listener: _Listener, event: Event, started: float) -> float:
+        """The time, and a word to a listener that took too much of it."""
         ended = self._monotonic()
-        took = ended - started
-        if took > SLOW and not listener.complained:
+        if ended - started > SLOW and not listener.complained:
             listener.complained = True
             log.warning(
                 "listener %r took %.1f s of the hub's time at %s; make it async, or hand its work to a thread",
                 listener,
-                took,
+                ended - started,
                 event.name,
             )
         return ended
@@ -185,6 +206,13 @@ class Events:
             await work
         except (Exception, SystemExit):
             log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
+
+
+def _log(event: Event) -> None:
+    try:
+        log_event(event.name, event.queue, event.id, event.fields)
+    except Exception:
+        log.exception("%s could not be logged", event.name)
 
 
 def _drop(work: Awaitable[Any]) -> None:

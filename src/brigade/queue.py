@@ -31,6 +31,7 @@ from brigade.names import check_owner
 from brigade.payload import NewMessage, outgoing, outgoing_many
 from brigade.policy import QueuePolicy
 from brigade.stores import JoiningStore, Outgoing, PairingStore, PatientStore, RepeatingStore, Settled, Store
+from brigade.telling import tell_claimed, tell_enqueued, tell_settled
 
 if TYPE_CHECKING:
     from brigade.hub import AsyncHub
@@ -145,7 +146,7 @@ class AsyncQueue:
             if connection is not None:
                 return await self._joining().enqueue_in(connection, self.name, messages)
             receipts = await self._store.enqueue(self.name, messages)
-        self._tell_enqueued(receipts)
+        tell_enqueued(self._hub.events, self.name, receipts)
         self._hub.wake_twins(self.name)
         return receipts
 
@@ -399,70 +400,14 @@ class AsyncQueue:
         """
         return AsyncState(self, message, etag)
 
-    def _tell_enqueued(self, receipts: Sequence[Receipt]) -> None:
-        if self._hub.events.wanted("message-enqueued"):
-            for receipt in receipts:
-                if not receipt.duplicate:
-                    self._hub.events.emit(
-                        "message-enqueued", self.name, receipt.id, correlation_id=receipt.correlation_id
-                    )
-
     def tell_claimed(self, messages: Sequence[Message], grants: Sequence[Grant]) -> None:
         """Emit what a claim has to tell."""
-        events = self._hub.events
-        if not events.wanted("message-claimed") and not events.wanted("message-recovered"):
-            return
-        recovered = {f"{grant.segment}-{place}" for grant in grants for place in grant.recovered}
-        for message in messages:
-            common = _told_of(message)
-            if message.ref in recovered:
-                events.emit("message-recovered", self.name, message.id, original_id=_original_id(message), **common)
-            waited = max(0, message.claimed_at_ms - message.enqueued_at_ms)
-            events.emit("message-claimed", self.name, message.id, waited=waited, **common)
+        tell_claimed(self._hub.events, self.name, messages, grants)
 
     def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | BrigadeError]) -> None:
-        events = self._hub.events
-        outcomes = events.wanted("message-outcome")
-        acks = outcomes or events.wanted("message-completed")
-        if not acks and not events.wanted("message-retry") and not events.wanted("message-dead"):
-            return
+        buries = self.policy.failure.dead_letter_queue is not None
         now = self._hub.clock.now()
-        ends = [pair for pair in zip(settlements, answers, strict=True) if acks or type(pair[0]) is not Ack]
-        for settlement, answer in ends:
-            if isinstance(answer, BrigadeError) or isinstance(settlement, Extend | Release):
-                continue
-            message = settlement.message
-            common = _told_of(message)
-            duration = max(0, now - message.claimed_at_ms) if message.claimed_at_ms else None
-            if isinstance(settlement, Ack):
-                status = "processed"
-                events.emit(
-                    "message-completed", self.name, message.id, duration=duration, result=settlement.result, **common
-                )
-            elif answer.state is State.READY:
-                status = "retrying"
-                events.emit(
-                    "message-retry",
-                    self.name,
-                    message.id,
-                    duration=duration,
-                    error=settlement.error,
-                    next_visible_at_ms=answer.due_at_ms,
-                    **common,
-                )
-            else:
-                status = "failed" if self.policy.failure.dead_letter_queue is None else "dead-lettered"
-                events.emit(
-                    "message-dead",
-                    self.name,
-                    message.id,
-                    duration=duration,
-                    error=settlement.error,
-                    original_id=_original_id(message),
-                    **common,
-                )
-            if outcomes:
-                events.emit("message-outcome", self.name, message.id, status=status, **common)
+        tell_settled(self._hub.events, self.name, settlements, answers, now=now, buries=buries)
 
 
 class AsyncReader:
@@ -541,21 +486,6 @@ class AsyncState:
         self._etag = await store.save_state(
             self._queue.name, self._message.ref, encoded, self._etag, self._message.correlation_id
         )
-
-
-def _told_of(message: Message) -> dict[str, Any]:
-    """What every event about a claimed message says."""
-    return {
-        "worker_id": message.lease.owner,
-        "attempt": message.attempt,
-        "max_attempts": message.max_attempts,
-        "correlation_id": message.correlation_id,
-    }
-
-
-def _original_id(message: Message) -> str:
-    """The id that it was first enqueued under: of a dead letter, the one of the message that failed."""
-    return message.id if message.failure is None else message.failure.id
 
 
 _SETTLEMENTS = frozenset((Ack, Nack, Extend, Release))

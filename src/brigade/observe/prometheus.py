@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -48,7 +48,9 @@ class Metrics:
         self._depth = Depth(hub, depth, depth_every, MOST_QUEUES) if depth else None
         self._families = _Families.of(self._registry)
         self._families.attach(self)
-        self._stop: Callable[[], None] | None = hub.on("*", self._families.count)
+        self._stop: Callable[[], None] | None = hub.events.on(
+            "*", self._families.count, several=self._families.count_all
+        )
 
     @property
     def hub(self) -> AsyncHub:
@@ -165,10 +167,26 @@ class _Families(Collector):
                     self._known.pop(registry, None)
 
     def count(self, event: Event) -> None:
-        """Count one event. The cheap parts of a listener that runs in place."""
+        self.count_all((event,))
+
+    def count_all(self, events: Sequence[Event]) -> None:
+        """Count events that come together."""
+        tally: dict[tuple[Any, ...], int] = {}
+        for event in events:
+            metric = self._counts.get(event.name)
+            counted: tuple[Any, ...] | None = None if metric is None else (metric, event.queue)
+            if event.name == "message-outcome":
+                status = event.fields.get("status")
+                counted = (self._outcomes, event.queue, status if status in _STATUSES else "other")
+            if counted is not None:
+                tally[counted] = tally.get(counted, 0) + 1
+            self._note(event)
+        for of, number in tally.items():
+            self._of(*of).inc(number)
+
+    def _note(self, event: Event) -> None:
+        """What an event has to tell but that it was."""
         name, fields = event.name, event.fields
-        if name in self._counts:
-            self._of(self._counts[name], event.queue).inc()
         match name:
             case "message-claimed":
                 if fields.get("attempt") == 1:
@@ -182,9 +200,6 @@ class _Families(Collector):
                 started = self._started.pop((event.queue, event.id), None)
                 if started is not None:
                     self._of(self._handled, event.queue).observe(self._monotonic() - started)
-            case "message-outcome":
-                status = fields.get("status")
-                self._of(self._outcomes, event.queue, status if status in _STATUSES else "other").inc()
             case "workers-started":
                 self._workers[str(fields.get("worker_id"))] = int(fields.get("concurrency") or 1)
                 self._tell_workers()

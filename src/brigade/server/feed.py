@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -83,11 +83,16 @@ class Feed:
 
     def tell(self, event: Event) -> None:
         """An event of the hub."""
-        self._count += 1
+        self.tell_all((event,))
+
+    def tell_all(self, events: Sequence[Event]) -> None:
+        """Events of the hub that come together."""
         now = 0 if self.clock is None else self.clock.now()
-        self._kept.append((self._count, event, now))
-        for reader in self._readers:
-            self._put(reader, self._count, event, now)
+        for event in events:
+            self._count += 1
+            self._kept.append((self._count, event, now))
+            for reader in self._readers:
+                self._put(reader, self._count, event, now)
 
     def _put(self, reader: Reader, number: int, event: Event, at: int) -> None:
         if event.queue == reader.queue and event.name in reader.names:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from brigade.events import Event, Events
+from brigade.events import Event, Events, Several
 
 __all__ = ["Relay"]
 
@@ -21,13 +20,14 @@ class Relay(Events):
         self._target = target
         self._target_loop = loop
 
-    def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
-        return self._target.on(name, listener)
+    def on(self, name: str, listener: Callable[[Event], Any], *, several: Several | None = None) -> Callable[[], None]:
+        return self._target.on(name, listener, several=several)
 
     def wanted(self, name: str) -> bool:
         return self._target.wanted(name)
 
-    def emit(self, name: str, queue: str, message_id: str | None = None, **fields: Any) -> None:
-        if self._target.wanted(name):
+    def emit_all(self, events: Sequence[Event]) -> None:
+        wanted = [event for event in events if self._target.wanted(event.name)]
+        if wanted:
             with contextlib.suppress(RuntimeError):
-                self._target_loop.call_soon_threadsafe(partial(self._target.emit, name, queue, message_id, **fields))
+                self._target_loop.call_soon_threadsafe(self._target.emit_all, wanted)
