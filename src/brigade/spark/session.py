@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,13 @@ from brigade.spark.java import prepare_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["local_session"]
+__all__ = ["local_session", "sockets_in"]
+
+SOCKET_NAME = 43
+"""Characters of what Spark calls a socket, with a slash before it."""
+
+LONGEST_SOCKET = 103
+"""Bytes that the path of a socket may have on every system."""
 
 _QUIET = Path(__file__).with_name("log4j2.properties")
 
@@ -49,13 +56,20 @@ def local_session(
     return builder.getOrCreate()
 
 
+def sockets_in(folder: str) -> dict[str, str]:
+    """How Java and Python talk to each other: by sockets in a folder, or by TCP where its path is too long for them."""
+    fits = len(os.fsencode(folder)) + SOCKET_NAME <= LONGEST_SOCKET
+    enabled = {"spark.python.unix.domain.socket.enabled": str(fits).lower()}
+    return {**enabled, "spark.python.unix.domain.socket.dir": folder} if fits else enabled
+
+
 def _settings() -> dict[str, str]:
     return {
+        **sockets_in(tempfile.gettempdir()),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
         "spark.log.level": "ERROR",
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",

@@ -171,11 +171,16 @@ class Roster:
         return told
 
     def wait_at_work(self, within: float = AT_WORK_WITHIN) -> None:
-        """Until an ack of somebody's, and of each fleet's, was answered: before that there is little to break."""
-        fleets = [f"{member.name}-*.jsonl" for member in self.members if member.role == FLEET]
-        waiting = fleets or ["*.jsonl"]
+        """Until an ack of somebody's, and of each fleet's, was answered: before that there is little to break.
+
+        A fleet that has ended by itself is not waited for.
+        """
+        fleets = [member for member in self.members if member.role == FLEET]
+        waiting = [f"{member.name}-*.jsonl" for member in fleets] or ["*.jsonl"]
         end = time.monotonic() + within
         while time.monotonic() < end and not all(map(self._has_acked, waiting)):
+            if any(member.process is not None and member.process.poll() is not None for member in fleets):
+                return
             time.sleep(0.2)
 
     def _has_acked(self, journals: str) -> bool:

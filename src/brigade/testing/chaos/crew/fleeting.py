@@ -98,9 +98,12 @@ def lead_fleet(brief: Brief, journal: Journal) -> None:
 
 def small(folder: Path) -> dict[str, str]:
     """Settings of a session that shares its machine with many; what it leaves when it is killed goes with the run."""
+    from brigade.spark.session import sockets_in
+
     own = folder / "spark"
     own.mkdir(exist_ok=True)
     return {
+        **sockets_in(str(own)),
         "spark.driver.memory": "640m",
         "spark.local.dir": str(own),
         "spark.sql.warehouse.dir": (own / "warehouse").as_uri(),
