@@ -241,8 +241,8 @@ async def test_events_of_a_batch_come_together_and_in_order() -> None:
         batches: list[list[Event]] = []
         each: list[Event] = []
         named: list[Event] = []
-        hub.events.on("*", each.append, several=lambda events: batches.append(list(events)))
-        hub.events.on("*", each.append)
+        hub.events.follow(lambda events: batches.append(list(events)))
+        hub.on("*", each.append)
         hub.on("message-outcome", named.append)
         queue = await hub.queue("tasks")
         await queue.enqueue_many(range(3))
@@ -265,7 +265,7 @@ async def test_one_that_takes_several_and_fails_is_a_line_in_the_log(caplog: pyt
         def broken(events: Sequence[Event]) -> None:
             raise ValueError(f"{len(events)} at once")
 
-        hub.events.on("*", heard.append, several=broken)
+        hub.events.follow(broken)
         hub.on("message-enqueued", heard.append)
         queue = await hub.queue("tasks")
         await queue.enqueue_many(range(2))

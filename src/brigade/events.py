@@ -61,11 +61,12 @@ Several = Callable[[Sequence[Event]], None]
 class _Listener:
     """One registration."""
 
-    __slots__ = ("call", "complained", "several")
+    __slots__ = ("call", "complained", "together")
 
-    def __init__(self, call: Callable[[Event], Any], several: Several | None) -> None:
+    def __init__(self, call: Callable[[Any], Any], *, together: bool = False) -> None:
         self.call = call
-        self.several = several
+        self.together = together
+        """Whether it is called with all events that come together."""
         self.complained = False
 
     def __repr__(self) -> str:
@@ -85,14 +86,20 @@ class Events:
         self._dropped = 0
         self._monotonic = SystemClock().monotonic
 
-    def on(self, name: str, listener: Callable[[Event], Any], *, several: Several | None = None) -> Callable[[], None]:
-        """Listen; returns how to stop. One that listens to all may take several that come together with one call."""
+    def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
+        """Listen; returns how to stop."""
         if name != "*" and name not in EVENT_NAMES:
             raise ConfigError(f"there is no event {name!r}; use '*' or one of {', '.join(sorted(EVENT_NAMES))}")
         if not callable(listener):
             raise ConfigError(f"a listener must be a function of an event, not {type(listener).__name__}")
+        return self._add(name, _Listener(listener))
+
+    def follow(self, listener: Several) -> Callable[[], None]:
+        """Listen to all events, those that come together with one call; returns how to stop."""
+        return self._add("*", _Listener(listener, together=True))
+
+    def _add(self, name: str, one: _Listener) -> Callable[[], None]:
         listeners = self._listeners.setdefault(name, [])
-        one = _Listener(listener, several)
         listeners.append(one)
 
         def stop() -> None:
@@ -119,20 +126,20 @@ class Events:
         self.emit_all([Event(name, queue, message_id, fields)])
 
     def emit_all(self, events: Sequence[Event]) -> None:
-        """Tell of events in their order. A listener that takes several of them is called once."""
+        """Tell of events in their order."""
         for event in events:
             if logged(event.name):
                 _log(event)
         everybody = [*self._listeners.get("*", ())]
-        each = [listener for listener in everybody if listener.several is None]
+        each = [listener for listener in everybody if not listener.together]
         started = self._monotonic()
         if each or self._listeners.keys() - {"*"}:
             for event in events:
                 for listener in [*self._listeners.get(event.name, ()), *each]:
                     started = self._call(listener, event, started)
         for listener in everybody:
-            if listener.several is not None and events:
-                started = self._call_once(listener, listener.several, events, started)
+            if listener.together and events:
+                started = self._call_once(listener, events, started)
 
     async def close(self) -> None:
         """Let async listeners come to their end, within reason."""
@@ -154,9 +161,9 @@ class Events:
             log.exception("listener %r of %s failed; the queue goes on", listener, event.name)
         return self._timed(listener, event, started)
 
-    def _call_once(self, listener: _Listener, several: Several, events: Sequence[Event], started: float) -> float:
+    def _call_once(self, listener: _Listener, events: Sequence[Event], started: float) -> float:
         try:
-            several(events)
+            listener.call(events)
         except Exception:
             log.exception("listener %r of %s failed; the queue goes on", listener, events[0].name)
         return self._timed(listener, events[0], started)

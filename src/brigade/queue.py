@@ -406,8 +406,7 @@ class AsyncQueue:
 
     def _tell_settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled | BrigadeError]) -> None:
         buries = self.policy.failure.dead_letter_queue is not None
-        now = self._hub.clock.now()
-        tell_settled(self._hub.events, self.name, settlements, answers, now=now, buries=buries)
+        tell_settled(self._hub.events, self.name, settlements, answers, clock=self._hub.clock, buries=buries)
 
 
 class AsyncReader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from brigade.clock import Clock
 from brigade.errors import BrigadeError
 from brigade.events import Event, Events
 from brigade.machine import State
@@ -45,7 +46,7 @@ def tell_settled(
     settlements: Sequence[Settlement],
     answers: Sequence[Settled | BrigadeError],
     *,
-    now: int,
+    clock: Clock,
     buries: bool,
 ) -> None:
     """`buries` says that this queue has another one for its dead letters."""
@@ -54,6 +55,7 @@ def tell_settled(
     if not acks and not events.wanted("message-retry") and not events.wanted("message-dead"):
         return
     told: list[Event] = []
+    now = clock.now()
     for settlement, answer in zip(settlements, answers, strict=True):
         if isinstance(answer, BrigadeError) or isinstance(settlement, Extend | Release):
             continue

@@ -90,7 +90,7 @@ async def test_what_is_no_longer_remembered_is_not_made_up() -> None:
 
     feed = Feed("server:x", most=3)
     for n in range(10):
-        feed.tell(Event("message-enqueued", "tasks", str(n), {}))
+        feed.tell([Event("message-enqueued", "tasks", str(n), {})])
     for last, expected in (("x-7", 3), ("x-6", -1), ("x-10", 0), ("x-11", -1), ("y-9", -1), ("x-nine", -1)):
         reader = Reader("tasks", frozenset({"message-enqueued"}))
         feed.join(reader, last)

@@ -48,9 +48,7 @@ class Metrics:
         self._depth = Depth(hub, depth, depth_every, MOST_QUEUES) if depth else None
         self._families = _Families.of(self._registry)
         self._families.attach(self)
-        self._stop: Callable[[], None] | None = hub.events.on(
-            "*", self._families.count, several=self._families.count_all
-        )
+        self._stop: Callable[[], None] | None = hub.events.follow(self._families.count)
 
     @property
     def hub(self) -> AsyncHub:
@@ -166,10 +164,7 @@ class _Families(Collector):
                 with self._knowing:
                     self._known.pop(registry, None)
 
-    def count(self, event: Event) -> None:
-        self.count_all((event,))
-
-    def count_all(self, events: Sequence[Event]) -> None:
+    def count(self, events: Sequence[Event]) -> None:
         """Count events that come together."""
         tally: dict[tuple[Any, ...], int] = {}
         for event in events:

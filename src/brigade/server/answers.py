@@ -46,7 +46,7 @@ class Answer:
 class Kept:
     """A request that is under way or was answered, and how many connections wait for the answer."""
 
-    key: str | None
+    key: str
     task: asyncio.Task[Answer]
     at: float
     attached: int = 0
@@ -82,16 +82,14 @@ class Answers:
                 "look before you repeat it, or enqueue with an id of your own, which may be repeated safely"
             )
 
-    def attach(self, key: str | None, work: Callable[[], Awaitable[Answer]]) -> Kept:
+    def attach(self, key: str, work: Callable[[], Awaitable[Answer]]) -> Kept:
         """The request under this key: one that is under way or was answered, or a new one."""
         self._forget_old()
-        kept = self._kept.get(key) if key is not None else None
+        kept = self._kept.get(key)
         if kept is None:
             task = asyncio.ensure_future(work())
-            kept = Kept(key, task, self._clock.monotonic())
-            if key is not None:
-                self._kept[key] = kept
-                task.add_done_callback(lambda _, one=kept: self._done(one))
+            kept = self._kept[key] = Kept(key, task, self._clock.monotonic())
+            task.add_done_callback(lambda _, one=kept: self._done(one))
         kept.attached += 1
         return kept
 
@@ -126,13 +124,13 @@ class Answers:
     def _done(self, kept: Kept) -> None:
         if kept.task.cancelled() or kept.task.exception() is not None or not kept.task.result().lasting:
             self._drop(kept)
-        elif kept.key is not None and self._kept.get(kept.key) is kept:
+        elif self._kept.get(kept.key) is kept:
             kept.size = len(kept.task.result().body) + OVERHEAD
             self._bytes += kept.size
             self._forget_old()
 
     def _drop(self, kept: Kept) -> None:
-        if kept.key is not None and self._kept.get(kept.key) is kept:
+        if self._kept.get(kept.key) is kept:
             del self._kept[kept.key]
             self._bytes -= kept.size
 

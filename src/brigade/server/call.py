@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -187,7 +187,7 @@ class Call:
         client = self._scope.get("client")
         return f"http:{client[0]}:{client[1]}" if client else "http"
 
-    @property
+    @cached_property
     def _query(self) -> QueryParams:
         return QueryParams(self._scope["query_string"])
 

@@ -81,11 +81,7 @@ class Feed:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def tell(self, event: Event) -> None:
-        """An event of the hub."""
-        self.tell_all((event,))
-
-    def tell_all(self, events: Sequence[Event]) -> None:
+    def tell(self, events: Sequence[Event]) -> None:
         """Events of the hub that come together."""
         now = 0 if self.clock is None else self.clock.now()
         for event in events:

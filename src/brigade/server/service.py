@@ -73,7 +73,7 @@ class Service:
         self.requests = 0
         self.feed = Feed(self.name)
         self.feed.clock = hub.clock
-        hub.events.on("*", self.feed.tell, several=self.feed.tell_all)
+        hub.events.follow(self.feed.tell)
         self._queues: OrderedDict[str, tuple[AsyncQueue, float]] = OrderedDict()
         self._failures: OrderedDict[str, deque[Failed]] = OrderedDict()
         self._tell = hub.store.on_failure

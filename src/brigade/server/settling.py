@@ -100,16 +100,13 @@ async def _batch(service: Service, call: Call, name: str, bodies: Sequence[Settl
 
 
 async def _one(service: Service, call: Call, name: str, body: SettleBody) -> Answer:
-    settlement, again = _settlement(name, body), service.answers.unsure(call.key, call.retry_of)
+    settling = _settling(service, call, name, body)
 
     async def work() -> Answer:
         try:
-            (told,) = await _settle(service, name, [body], [settlement], again=again)
+            return answer(await settling(), correlation=body.correlation_id)
         except Exception as error:
             return failed(error, call.correlation)
-        if told.error is not None:
-            return failed(error_of(told.error), call.correlation)
-        return answer(told, correlation=body.correlation_id)
 
     return await service.answers.once(call.key, work)
 
@@ -121,11 +118,15 @@ def acking(service: Service, call: Call, name: str, body: SettleBody) -> Callabl
     """
     if body.queue not in (None, name):
         raise InvalidRequest("ack names another queue; ack a message of the queue that is dequeued from", "ack")
-    wanted = replace(body, op=_op(body.op, "ack"))
-    settlement, again = _settlement(name, wanted), service.answers.unsure(call.key, call.retry_of)
+    return _settling(service, call, name, replace(body, op=_op(body.op, "ack")))
+
+
+def _settling(service: Service, call: Call, name: str, body: SettleBody) -> Callable[[], Coroutine[Any, Any, Settled]]:
+    """One settlement: checked now, and carried out when it is called. Raises what it is refused with."""
+    settlement, again = _settlement(name, body), service.answers.unsure(call.key, call.retry_of)
 
     async def work() -> Settled:
-        (told,) = await _settle(service, name, [wanted], [settlement], again=again)
+        (told,) = await _settle(service, name, [body], [settlement], again=again)
         if told.error is not None:
             raise error_of(told.error)
         return told

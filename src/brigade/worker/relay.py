@@ -20,8 +20,11 @@ class Relay(Events):
         self._target = target
         self._target_loop = loop
 
-    def on(self, name: str, listener: Callable[[Event], Any], *, several: Several | None = None) -> Callable[[], None]:
-        return self._target.on(name, listener, several=several)
+    def on(self, name: str, listener: Callable[[Event], Any]) -> Callable[[], None]:
+        return self._target.on(name, listener)
+
+    def follow(self, listener: Several) -> Callable[[], None]:
+        return self._target.follow(listener)
 
     def wanted(self, name: str) -> bool:
         return self._target.wanted(name)
